@@ -1,0 +1,1 @@
+"""Telling: one view, from which console, HTML and JSON are made."""

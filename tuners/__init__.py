@@ -1,0 +1,1 @@
+"""Treatment: which changes to try, how to compare them, and what to keep."""
