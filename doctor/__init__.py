@@ -14,7 +14,7 @@ _PUBLIC = {
     "DoctorError": "errors",
 }
 
-__all__ = ["DoctorError", "Run", "__version__", "apply", "diagnose", "enable", "load", "report"]  # noqa: F822
+__all__ = ["DoctorError", "Run", "__version__", "apply", "diagnose", "enable", "load", "report"]
 
 
 def __getattr__(name: str) -> object:

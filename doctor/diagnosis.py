@@ -5,9 +5,8 @@ Seconds, bytes, shares in 0..1. The JSON Schema that ships is generated from the
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Literal
-
-import msgspec
 
 SCHEMA = 1
 
@@ -15,18 +14,16 @@ Status = Literal["complete", "degraded", "interrupted", "failed"]
 VerdictKind = Literal["faster", "no-difference", "slower", "changed-training", "failed", "inconclusive"]
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """Base of every part: immutable, written in full."""
-
-
-class NotMeasured(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotMeasured:
     """Something the reader may look for that is not here, and why."""
 
     what: str
     why: str
 
 
-class LoaderRole(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderRole:
     """A loader that was iterated and what its batches were used for."""
 
     role: Literal["train", "eval", "other"]
@@ -34,7 +31,8 @@ class LoaderRole(_Part):
     line: int | None
 
 
-class Loop(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loop:
     """What was taken for the training loop."""
 
     file: str | None
@@ -42,7 +40,8 @@ class Loop(_Part):
     loaders: list[LoaderRole]
 
 
-class Steps(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steps:
     """How steps were found and how many stand behind the means."""
 
     measured: int
@@ -52,7 +51,8 @@ class Steps(_Part):
     samples_per_step: float | None
 
 
-class StepTime(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTime:
     """Seconds per step over the measured steps."""
 
     mean: float
@@ -61,14 +61,16 @@ class StepTime(_Part):
     p90: float
 
 
-class Transform(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transform:
     """Seconds per sample in one transform."""
 
     name: str
     seconds: float
 
 
-class LoaderFacts(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderFacts:
     """The training loader as the script configured it."""
 
     num_workers: int
@@ -80,7 +82,8 @@ class LoaderFacts(_Part):
     hot_lines: list[dict[str, Any]] | None
 
 
-class Epoch(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Epoch:
     """Costs once an epoch, in seconds; batches is the loader's length."""
 
     batches: int | None
@@ -89,7 +92,8 @@ class Epoch(_Part):
     checkpoint: float | None
 
 
-class Startup(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Startup:
     """Seconds before the first step: importing torch and all else until the first batch was asked for, first batch."""
 
     imports: float | None
@@ -97,7 +101,8 @@ class Startup(_Part):
     workers: float | None
 
 
-class Ranks(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranks:
     """Processes that trained together. Phases are those of the slowest."""
 
     world: int
@@ -106,14 +111,16 @@ class Ranks(_Part):
     straggler: str | None
 
 
-class FloorFacts(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FloorFacts:
     """The step with one cached batch replayed, and how many times faster that is."""
 
     step: float
     ceiling: float
 
 
-class FindingFacts(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FindingFacts:
     """A bottleneck: ``lost`` is the share of the step that would go if it did."""
 
     code: str
@@ -124,7 +131,8 @@ class FindingFacts(_Part):
     fixes: list[str]
 
 
-class Interval(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
     """A ratio of times per sample, baseline over candidate, with a 95 % interval."""
 
     mid: float
@@ -132,7 +140,8 @@ class Interval(_Part):
     high: float
 
 
-class TrialFacts(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialFacts:
     """One plan that was tried. ``pair_ratios`` are the single pairs' speedups, in order."""
 
     settings: dict[str, Any]
@@ -143,12 +152,13 @@ class TrialFacts(_Part):
     pairs: int
     reason: str
     stage: Literal["guided", "search", "confirm"] = "guided"
-    pair_ratios: list[float] = []
+    pair_ratios: list[float] = field(default_factory=list)
     steps: int = 0
     seconds: float = 0.0  # wall time this trial took
 
 
-class Projected(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Projected:
     """Speedup over the planned run, start-up and epoch starts included. Unknown length: the break-even in steps."""
 
     speedup: float | None
@@ -156,7 +166,8 @@ class Projected(_Part):
     break_even_steps: float | None
 
 
-class Tuned(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuned:
     """A plan that a fresh comparison confirmed and whose training is the one it promised."""
 
     settings: dict[str, Any]
@@ -168,7 +179,8 @@ class Tuned(_Part):
     step: float | None = None  # seconds per step with it
 
 
-class Candidate(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
     """The best plan that was not confirmed, and why."""
 
     settings: dict[str, Any]
@@ -177,7 +189,8 @@ class Candidate(_Part):
     reason: str
 
 
-class OperatorFacts(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperatorFacts:
     """One operator of the deep pass, its own seconds per step."""
 
     phase: str
@@ -187,21 +200,24 @@ class OperatorFacts(_Part):
     device: str
 
 
-class Overhead(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overhead:
     """What watching cost, in seconds per step and as a share of the step."""
 
     per_step: float
     share: float
 
 
-class Change(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
     """A file of the user's that the run changed and that could not be put back."""
 
     path: str
     what: str
 
 
-class Diagnosis(_Part):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
     """One diagnosis, whole."""
 
     schema: int = SCHEMA

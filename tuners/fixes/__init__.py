@@ -68,6 +68,14 @@ class Change:
     process: bool = False  # needs a process of its own: cannot be undone, or may crash
 
 
+def _no_knobs(_: Evidence) -> tuple[Knob, ...]:
+    return ()
+
+
+def _no_guess(_: Evidence, __: Value) -> float | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Fix:
     """A change worth trying. ``effect`` and ``options`` judge by evidence alone (parent); ``install`` runs in the child.
@@ -82,8 +90,8 @@ class Fix:
     install: Callable[[Value], Change]
     applied: Callable[[Value], str]
     needs: tuple[str, ...] = ()
-    knobs: Callable[[Evidence], tuple[Knob, ...]] = lambda evidence: ()
-    expected: Callable[[Evidence, Value], float | None] = lambda evidence, value: None  # speedup expected, for ordering
+    knobs: Callable[[Evidence], tuple[Knob, ...]] = _no_knobs
+    expected: Callable[[Evidence, Value], float | None] = _no_guess  # speedup expected, for ordering
     side: str = "compute"  # "data": bounded by the replay floor; "compute": not
     device_only: bool = False  # nothing to do without an accelerator; "never run on a device" until a device check ran
 
