@@ -89,6 +89,9 @@ class Loader:
     batch_dtype: str | None = None  # of the largest tensor, e.g. "uint8"
     batch_shape: tuple[int, ...] | None = None
     shards: int | None = None
+    transforms: tuple[str, ...] | None = None  # qualified classes in the dataset's `transform`, in order
+    collate: str | None = None  # qualified name of the collate function
+    moved: bool | None = None  # the largest tensor of a batch was copied to the device as it came
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,12 @@ class Floor:
         """At most this many times faster from the data side."""
         best = min((x for x in (self.free, self.ready) if x is not None), default=None)
         return None if best is None or self.baseline is None or best <= 0 else self.baseline / best
+
+    @property
+    def bound(self) -> float | None:
+        """The share of the step, in 0..1, that would go if data cost nothing."""
+        ceiling = self.ceiling
+        return None if ceiling is None else 1 - 1 / max(ceiling, 1.0)
 
 
 @dataclass(frozen=True, slots=True)

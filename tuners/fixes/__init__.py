@@ -44,6 +44,10 @@ class Change:
     """What a fix does inside the user's process; the probe carries it out on the *training* objects only.
 
     ``loader``      overrides of the training loader: num_workers, prefetch_factor, persistent_workers, pin_memory.
+    ``dataset``     is given the training loader and returns the dataset its view fetches from (a changed copy, the
+                    loader's own untouched), or None to leave it.
+    ``copy``        is called as ``copy(call, tensor, args, kwargs)`` in place of ``call(tensor, *args, **kwargs)`` where
+                    the training thread moves a host tensor to an accelerator (``Tensor.to``, ``Tensor.cuda``).
     ``batches``     wraps the iterator of training batches: takes a ``next`` function, returns one.
     ``forward``     makes the context around each outermost training forward (and the loss that follows it, up to
                     the backward) given the root module.
@@ -58,6 +62,8 @@ class Change:
     """
 
     loader: Mapping[str, Any] = field(default_factory=dict)
+    dataset: Callable[[Any], Any] | None = None
+    copy: Callable[[Callable[..., Any], Any, tuple[Any, ...], Mapping[str, Any]], Any] | None = None
     batches: Callable[[Callable[[], Any]], Callable[[], Any]] | None = None
     forward: Callable[[Any], AbstractContextManager[Any]] | None = None
     backward: Callable[[Callable[[Any], Any], Any, tuple[Any, ...]], Any] | None = None
@@ -99,7 +105,8 @@ class Fix:
 @cache
 def all_fixes() -> Mapping[str, Fix]:
     """Every fix of this package by name."""
-    modules = (importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__))
+    names = (m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
+    modules = (importlib.import_module(f"{__name__}.{name}") for name in names)
     return {fix.name: fix for fix in sorted((m.FIX for m in modules), key=lambda fix: fix.name)}
 
 

@@ -161,8 +161,11 @@ def effect(evidence: Evidence, _: Value) -> Effect:
 
 def expected(evidence: Evidence, value: Value) -> float | None:
     """Predict the speedup from the measured shares: for the order of trials only, never shown as a result."""
-    if _refusal(evidence) or not isinstance(value, dict):
+    loader = evidence.loader
+    if _refusal(evidence) or loader is None or not isinstance(value, dict):
         return None
+    if int(value["num_workers"]) < loader.num_workers:
+        return None  # what crowding and hand-off cost is not known before they are gone
     demand = _demand(evidence.breakdown, evidence)
     cores = evidence.machine.cores / evidence.world
     step = demand.step(int(value["num_workers"]), cores) if demand is not None else 0.0
