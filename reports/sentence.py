@@ -1,0 +1,110 @@
+"""The verdict in one sentence, and the command to go on with. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Literal
+
+from fasttrain_doctor.diagnosis import Diagnosis, FindingFacts, Interval
+from fasttrain_doctor.reports import words
+
+Tone = Literal["gain", "calm", "open", "broken"]
+
+WORTHWHILE = 0.03  # a share of the step below which a bottleneck is not worth a trial (the search's own stopping rule)
+
+
+def tone(diagnosis: Diagnosis) -> Tone:
+    """Say how the run ended: a gain, calmly nothing to gain, an open question, or broken."""
+    if diagnosis.step is None or diagnosis.status == "failed":
+        return "broken"
+    if diagnosis.tuned is not None:
+        return "gain"
+    if diagnosis.candidate is not None or _fastest(diagnosis) is not None:
+        return "open"
+    if _worthwhile(diagnosis) and not diagnosis.trials:
+        return "open"
+    return "calm"
+
+
+def kicker(diagnosis: Diagnosis) -> str:
+    """Return the verdict in two or three words."""
+    if diagnosis.step is None or diagnosis.status == "failed":
+        return "not measured"
+    if diagnosis.tuned is not None:
+        return "verified gain"
+    if diagnosis.candidate is not None or _fastest(diagnosis) is not None:
+        return "not confirmed"
+    if diagnosis.trials:
+        return "no proven gain"
+    return "bottleneck found, nothing tried" if _worthwhile(diagnosis) else "nothing to gain"
+
+
+def sentence(diagnosis: Diagnosis) -> str:
+    """Return what to make of ``diagnosis``, in one sentence with its interval where one was measured."""
+    begin = "interrupted: " if diagnosis.status == "interrupted" else ""
+    return begin + _sentence(diagnosis)
+
+
+def _sentence(diagnosis: Diagnosis) -> str:
+    script, step = diagnosis.script, diagnosis.step
+    if step is None or diagnosis.status == "failed":
+        return f"{script} could not be measured: {_first_reason(diagnosis)}"
+    if (tuned := diagnosis.tuned) is not None:
+        low, high = words.times(tuned.speedup.low)[:-1], words.times(tuned.speedup.high)[:-1]
+        return (
+            f"{script} trains {words.times(tuned.speedup.mid)} as fast ({low} to {high}) with "
+            f"{words.series(tuned.settings)}, {words.LOSS_WORDS[tuned.loss]}."
+        )
+    if (candidate := diagnosis.candidate) is not None:
+        gain = f" ran {words.interval(candidate.speedup)} but" if candidate.speedup else ""
+        return f"No proven gain: {words.series(candidate.settings)}{gain} was not confirmed: {candidate.reason}."
+    if (fastest := _fastest(diagnosis)) is not None:
+        gain = words.interval(fastest)
+        return f"No proven gain yet: the best of {len(diagnosis.trials)} trials ran {gain}, and was not confirmed."
+    if diagnosis.trials:
+        noise = f" the noise of ±{words.share(diagnosis.noise)}" if diagnosis.noise is not None else " the noise"
+        tried = words.count(len(diagnosis.trials), "change")
+        return f"No proven gain: {tried} tried, none of them faster beyond{noise}."
+    if found := _worthwhile(diagnosis):
+        lost = max(finding.lost for finding in found)
+        return (
+            f"{words.count(len(found), 'bottleneck').capitalize()} found, the largest worth up to {words.share(lost)} "
+            "of each step; nothing was tried."
+        )
+    return (
+        f"Nothing to gain: in {words.count(diagnosis.steps.measured if diagnosis.steps else 0, 'step')} of "
+        f"{words.seconds(step.mean)} no bottleneck worth {words.share(WORTHWHILE)} was found."
+    )
+
+
+def next_command(diagnosis: Diagnosis, run: str = "") -> str | None:
+    """Return the command to go on with, or None when there is nothing left to do."""
+    if diagnosis.tuned is not None:
+        return f"fasttrain-doctor apply{' ' + shlex.quote(run) if run else ''}"
+    if tone(diagnosis) == "calm" and diagnosis.status == "complete":
+        return None
+    return again(diagnosis)
+
+
+def again(diagnosis: Diagnosis) -> str:
+    """Return the command that makes this diagnosis again, the script's interpreter left out."""
+    command = list(diagnosis.command)
+    if command and command[0].rsplit("/", 1)[-1].startswith("python"):
+        command = command[1:]
+    return "fasttrain-doctor diagnose " + shlex.join(command)
+
+
+def _worthwhile(diagnosis: Diagnosis) -> list[FindingFacts]:
+    return [finding for finding in diagnosis.findings if finding.lost >= WORTHWHILE]
+
+
+def _fastest(diagnosis: Diagnosis) -> Interval | None:
+    """Return the largest speedup among trials judged faster."""
+    faster = [trial.speedup for trial in diagnosis.trials if trial.verdict == "faster" and trial.speedup is not None]
+    return max(faster, key=lambda speedup: speedup.mid, default=None)
+
+
+def _first_reason(diagnosis: Diagnosis) -> str:
+    if diagnosis.degraded:
+        return diagnosis.degraded[0]
+    return diagnosis.not_measured[0].why if diagnosis.not_measured else "the script ended before enough steps had run"

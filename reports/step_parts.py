@@ -1,0 +1,232 @@
+"""The step as a report shows it: bars to one scale, phases, timeline, loader, operators. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fasttrain_doctor.diagnosis import Diagnosis, OperatorFacts, StepTime
+from fasttrain_doctor.reports import words
+from fasttrain_doctor.reports.shown import Bar, Fact, Segment, Table, Timeline
+
+_OPERATORS_SHOWN = 8
+
+
+def reason(diagnosis: Diagnosis, what: str, otherwise: str = "no reason was recorded") -> str:
+    """Return why ``what`` was not measured."""
+    for entry in diagnosis.not_measured:
+        if entry.what.lower() == what.lower():
+            return entry.why
+    for entry in diagnosis.not_measured:
+        if what.lower() in entry.what.lower().replace(",", " ").split():
+            return entry.why
+    return otherwise
+
+
+def phase_parts(diagnosis: Diagnosis) -> list[tuple[str, float]]:
+    """Return the measured parts of the step in order; reads and preparation are one part where not told apart."""
+    phases = diagnosis.phases or {}
+    parts = [(name, value) for name in words.PHASES if (value := phases.get(name)) is not None]
+    if diagnosis.data is not None and phases.get("io") is None and phases.get("prepare") is None:
+        parts.insert(0, ("data", diagnosis.data))
+    return parts
+
+
+def bars(diagnosis: Diagnosis) -> tuple[Bar, ...]:
+    """Return the measured step, its floor and the step with the tuned plan, on the scale of the longest."""
+    step = diagnosis.step
+    if step is None or step.mean <= 0:
+        return ()
+    parts = phase_parts(diagnosis)
+    mean = words.seconds(step.mean)
+    wanted = [("as it is", step.mean, parts, _how_step(diagnosis))]
+    if diagnosis.floor is not None:
+        how = (
+            "the same steps with one cached batch handed out again and again: what is left when data cost nothing; "
+            f"at most {words.times(diagnosis.floor.ceiling)} from the data side"
+        )
+        wanted.append(("floor", diagnosis.floor.step, [("floor", diagnosis.floor.step)], how))
+    if (tuned := diagnosis.tuned) is not None:
+        seconds, how = tuned.step, "measured in the fresh runs that confirmed the plan"
+        if seconds is None:
+            seconds, how = step.mean / tuned.speedup.mid, f"{mean} divided by the confirmed {tuned.speedup.mid:.2f}x"
+        wanted.append(("tuned", seconds, [("tuned", seconds)], how))
+    longest = max(seconds for _, seconds, _, _ in wanted)
+    return tuple(
+        Bar(label, words.seconds(seconds), seconds / longest, _segments(diagnosis, pieces, how), how)
+        for label, seconds, pieces, how in wanted
+    )
+
+
+def _segments(diagnosis: Diagnosis, parts: list[tuple[str, float]], how: str) -> tuple[Segment, ...]:
+    total = sum(value for _, value in parts)
+    shares = words.shares([value for _, value in parts])
+    return tuple(
+        Segment(
+            key=name,
+            label=name,
+            seconds=value,
+            width=value / total if total > 0 else 0.0,
+            text=words.seconds(value),
+            share=share,
+            how=_how_phase(diagnosis, name) if name in words.PHASE_MEANING else how,
+        )
+        for (name, value), share in zip(parts, shares, strict=True)
+    )
+
+
+def _how_step(diagnosis: Diagnosis) -> str:
+    steps = diagnosis.steps
+    clock = {"device": "the device's clock", "host": "the host's clock", None: "an unknown clock"}[diagnosis.clock]
+    return (
+        f"mean of {words.count(steps.measured, 'step')} after {words.count(steps.warmup, 'warm-up step')}, on {clock}"
+        if steps
+        else f"mean, on {clock}"
+    )
+
+
+def _how_phase(diagnosis: Diagnosis, name: str) -> str:
+    note = "; inferred, not seen directly" if name in diagnosis.inferred else ""
+    return f"{words.PHASE_MEANING[name]} ({_how_step(diagnosis)}{note})"
+
+
+def phase_table(diagnosis: Diagnosis) -> Table | None:
+    """Return the phases, the parts of ``other`` and work hidden behind compute, as a table."""
+    if diagnosis.step is None:
+        return None
+    parts = dict(phase_parts(diagnosis))
+    shares = dict(zip(parts, words.shares(list(parts.values())), strict=True))
+    hidden = diagnosis.hidden or {}
+    rows, widths = [], []
+    total = sum(parts.values())
+    for name in (("data",) if "data" in parts else ()) + words.PHASES:
+        behind = hidden.get(name)
+        rows.append(
+            (
+                name,
+                words.seconds(parts[name]) if name in parts else "not measured",
+                shares.get(name, ""),
+                words.seconds(behind) if behind else "",
+                words.PHASE_MEANING[name] if name in parts else reason(diagnosis, name),
+            )
+        )
+        widths.append(parts.get(name, 0.0) / total if total > 0 else 0.0)
+    for name, value in (diagnosis.other or {}).items():
+        if value:
+            rows.append((f"other: {name}", words.seconds(value), "", "", ""))
+            widths.append(0.0)
+    return Table("Phases", ("phase", "per step", "share", "hidden", "what it is"), tuple(rows), tuple(widths))
+
+
+def timeline(diagnosis: Diagnosis) -> Timeline | None:
+    """Return every step of the window with its kind; an outlier took over 1.5 times the steps' 90th percentile."""
+    step, values = diagnosis.step, diagnosis.step_seconds
+    if step is None or not values:
+        return None
+    warmup = diagnosis.steps.warmup if diagnosis.steps else 0
+    limit = 1.5 * step.p90
+    kinds = ["warm-up" if i < warmup else "outlier" if v > limit else "steady" for i, v in enumerate(values)]
+    outliers = kinds.count("outlier")
+    said = f" {words.count(outliers, 'step')} took more than 1.5 times that." if outliers else ""
+    return Timeline(
+        seconds=tuple(values),
+        kinds=tuple(kinds),
+        mean=step.mean,
+        caption=f"Mean {words.seconds(step.mean)}, median {words.seconds(step.median)}; four in five steps took "
+        f"{words.seconds(step.p10)} to {words.seconds(step.p90)}.{said} {_warmup_words(warmup)}",
+    )
+
+
+def _warmup_words(warmup: int) -> str:
+    return f"The first {words.count(warmup, 'step')} warmed up and are not in the means." if warmup else ""
+
+
+def loader_facts(diagnosis: Diagnosis) -> tuple[Fact, ...]:
+    """Return the training loader's settings as the script has them."""
+    loader = diagnosis.loader
+    if loader is None:
+        return ()
+    facts = [
+        Fact("num_workers", str(loader.num_workers)),
+        Fact("prefetch_factor", "none" if loader.prefetch_factor is None else str(loader.prefetch_factor)),
+        Fact("pin_memory", words.plain(loader.pin_memory)),
+        Fact("persistent_workers", words.plain(loader.persistent_workers)),
+        Fact("batch_size", "set by the sampler" if loader.batch_size is None else str(loader.batch_size)),
+    ]
+    if diagnosis.epoch and diagnosis.epoch.batches is not None:
+        facts.append(Fact("batches an epoch", str(diagnosis.epoch.batches)))
+    if diagnosis.contention is not None:
+        how = "share of the loader threads' time they were ready to run but had to wait for a CPU"
+        facts.append(Fact("waiting for a CPU", words.share(diagnosis.contention), how))
+    return tuple(facts)
+
+
+def stages(diagnosis: Diagnosis) -> Table | None:
+    """Return a batch's way from disk to the model: what the loop waits for, and what happens behind compute."""
+    phases, hidden = diagnosis.phases or {}, diagnosis.hidden or {}
+    names = [("io", "read"), ("prepare", "prepare"), ("h2d", "copy to the device")]
+    known = [(key, said) for key, said in names if phases.get(key) is not None or hidden.get(key) is not None]
+    if not known:
+        return None
+    totals = [(phases.get(key) or 0.0) + (hidden.get(key) or 0.0) for key, _ in known]
+    longest = max(totals)
+    rows = tuple((said, _time(phases, key), _time(hidden, key)) for key, said in known)
+    head = ("stage", "the loop waits", "behind compute")
+    return Table("From disk to the model, per step", head, rows, tuple(t / longest if longest else 0.0 for t in totals))
+
+
+def _time(values: Mapping[str, float | None], key: str) -> str:
+    value = values.get(key)
+    return "not measured" if value is None else words.seconds(value)
+
+
+def transforms(diagnosis: Diagnosis) -> Table | None:
+    """Return seconds per sample in each transform, costliest first."""
+    found = diagnosis.loader.transforms if diagnosis.loader else None
+    if not found:
+        return None
+    ordered = sorted(found, key=lambda item: -item.seconds)
+    top = ordered[0].seconds
+    rows = tuple((item.name, words.seconds(item.seconds)) for item in ordered)
+    widths = tuple(item.seconds / top if top else 0.0 for item in ordered)
+    return Table("Transforms", ("transform", "per sample"), rows, widths)
+
+
+def hot_lines(diagnosis: Diagnosis) -> Table | None:
+    """Return the lines of the data set's code that cost most, as the deep pass recorded them."""
+    found = diagnosis.loader.hot_lines if diagnosis.loader else None
+    if not found:
+        return None
+    seconds = [float(line.get("seconds") or 0.0) for line in found]
+    rows = tuple(
+        (f"{line.get('file', '?')}:{line.get('line', '?')}", str(line.get("code") or ""), words.seconds(value))
+        for line, value in zip(found, seconds, strict=True)
+    )
+    top = max(seconds)
+    widths = tuple(value / top if top else 0.0 for value in seconds)
+    return Table("Hottest lines", ("line", "code", "per sample"), rows, widths)
+
+
+def operators(diagnosis: Diagnosis) -> tuple[Table, ...]:
+    """Return the costliest operators of each phase."""
+    by_phase: dict[str, list[OperatorFacts]] = {}
+    for operator in diagnosis.operators or ():
+        by_phase.setdefault(operator.phase, []).append(operator)
+    order = [*words.PHASES, *sorted(set(by_phase) - set(words.PHASES))]
+    return tuple(_operator_table(phase, by_phase[phase], diagnosis.step) for phase in order if phase in by_phase)
+
+
+def _operator_table(phase: str, found: list[OperatorFacts], step: StepTime | None) -> Table:
+    top = sorted(found, key=lambda operator: -operator.seconds)[:_OPERATORS_SHOWN]
+    longest = top[0].seconds
+    rows = tuple(
+        (
+            operator.name,
+            words.seconds(operator.seconds),
+            words.share(operator.seconds / step.mean) if step and step.mean > 0 else "",
+            f"{operator.calls:g}",
+            operator.device,
+        )
+        for operator in top
+    )
+    head = ("operator", "per step", "of the step", "calls", "on")
+    return Table(phase, head, rows, tuple(o.seconds / longest if longest else 0.0 for o in top))
