@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 MASK = "***"
+_TELLING = 8  # characters from which a secret can be told from an ordinary word
 
 # Words that make a name secret. Whole words only: ``--tokenizer``, ``--key-dim`` and ``--max-tokens`` are no secrets.
 _WORDS = (
@@ -18,7 +19,7 @@ _WORDS = (
 )
 _NAME = rf"(?:[A-Za-z0-9]+[-_.])*(?:{_WORDS})(?:[-_](?:id|value|file|hf|access))?"
 _OPTION = re.compile(rf"-{{1,2}}{_NAME}", re.IGNORECASE)
-# The plain word "key" is a secret's name only after a service's; "pwd" alone is the shell's current folder.
+# PWD alone is the shell's current folder.
 _VARIABLE = re.compile(rf"(?!PWD$|OLDPWD$){_NAME}", re.IGNORECASE)
 _HARMLESS = re.compile(
     r"(?i)^(true|false|none|null|yes|no|on|off|[-+]?[\d.]+(e[-+]?\d+)?|\*\*\*)$"
@@ -61,7 +62,7 @@ def is_secret_name(name: str) -> bool:
 
 def secret_values(env: Mapping[str, str]) -> frozenset[str]:
     """Return the secrets that an environment holds, long enough to be told from ordinary words."""
-    return frozenset(v for k, v in env.items() if len(v) >= 8 and is_secret_name(k) and not _HARMLESS.match(v))
+    return frozenset(v for k, v in env.items() if len(v) >= _TELLING and is_secret_name(k) and not _HARMLESS.match(v))
 
 
 def redact(text: str, values: Collection[str] = ()) -> str:
@@ -111,21 +112,34 @@ def redact_bytes(line: bytes, values: Collection[str] = ()) -> bytes:
 
 
 def redact_argv(argv: Sequence[str], values: Collection[str] = ()) -> list[str]:
-    """Return a command line with its secrets replaced: ``--api-key X``, ``--token=X``, ``password=X`` and all forms."""
-    result: list[str] = []
-    after_secret = False
-    for word in argv:
-        name, equals, value = word.partition("=")
-        if after_secret and not word.startswith("--") and not _HARMLESS.match(word):
-            result.append(MASK)
-            after_secret = False
-            continue
-        after_secret = not equals and _OPTION.fullmatch(word) is not None
-        if equals and is_secret_name(name) and value and not _HARMLESS.match(value):
-            result.append(f"{name}={MASK}")
+    """Return a command line with its secrets replaced: ``--api-key X``, ``--token=X``, ``password=X`` and all forms.
+
+    A secret that is named in one argument is taken out of the others as well.
+    """
+    named = _named(argv)
+    known = {*values, *(value for value in named.values() if len(value) >= _TELLING)}
+    result = []
+    for at, word in enumerate(argv):
+        if at in named:
+            name, equals, _ = word.partition("=")
+            result.append(f"{name}={MASK}" if equals and is_secret_name(name) else MASK)
         else:
-            result.append(redact(word, values))
+            result.append(redact(word, known))
     return result
+
+
+def _named(argv: Sequence[str]) -> dict[int, str]:
+    """Return the secrets that follow their name, by the position of the argument that holds them."""
+    found: dict[int, str] = {}
+    for at, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if at > 0 and at - 1 not in found and _OPTION.fullmatch(argv[at - 1]) and not word.startswith("--"):
+            value = word
+        elif not equals or not is_secret_name(name):
+            continue
+        if value and not _HARMLESS.match(value):
+            found[at] = value
+    return found
 
 
 def redact_env(env: Mapping[str, str]) -> dict[str, str]:
