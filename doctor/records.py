@@ -42,7 +42,7 @@ class Kind(IntEnum):
     SPAN = 7  # flag: Span; something that is not training. a: its place in the user's code (fact number) or 0
     COPY = 8  # a copy to the device issued by the host. flag 1: source pinned, 2: non_blocking; a bytes
     ITERATOR = 9  # an iterator was made or reset. obj iterator, a loader, b workers, c 1 when reset
-    DEVICE = 10  # device times of one border interval. obj phase number, a device ns, flag 1: host-bound, b step serial
+    DEVICE = 10  # device times of one border interval. obj Interval, a device ns, flag 1: host-bound, b step serial
     MARK = 11  # the parent's command ran from t0 to t1 (profile, block, floor): steps inside are not the user's. a Mark
 
 
@@ -63,6 +63,17 @@ class Mark(IntEnum):
     CONTROL = 1  # waiting for the parent's next command
     PROFILE = 2
     BLOCK = 3
+
+
+class Interval(IntEnum):
+    """What the host did between two borders; ``obj`` of a DEVICE record."""
+
+    DATA = 1
+    H2D = 2
+    FORWARD = 3
+    BACKWARD = 4
+    OPTIMIZER = 5
+    OTHER = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,103 @@
+"""Installs the probe once ``torch`` has been imported. Every hook fails open: what could not be installed is noted."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable
+
+from fasttrain_doctor.probe import state
+from fasttrain_doctor.probe.loop import Loop
+from fasttrain_doctor.probe.recorder import Recorder, clock
+
+
+def arm() -> None:
+    """Arm this process according to FASTTRAIN_DOCTOR_MODE: ``diagnose`` watches, ``run`` only applies a plan."""
+    mode = os.environ.get("FASTTRAIN_DOCTOR_MODE", "diagnose")
+    if mode == "run":
+        from fasttrain_doctor.probe import applied
+
+        applied.install_for_run()
+        return
+    state.recorder = Recorder(os.environ["FASTTRAIN_DOCTOR_DIR"])
+    address = os.environ.get("FASTTRAIN_DOCTOR_SOCKET")
+    command = None
+    if address:
+        from fasttrain_doctor.probe.control import Control
+
+        command = Control(address)
+    state.loop = Loop(command)
+    _process_fact()
+    from fasttrain_doctor.probe import device, fetching, loading, spans, training
+
+    for name, install in (
+        ("loading", loading.install),
+        ("fetching", fetching.install),
+        ("training", training.install),
+        ("spans", spans.install),
+        ("device", device.install),
+        ("fork", _on_fork),
+        ("plan", _plan_from_start),
+        ("seed", _seed),
+    ):
+        _try(name, install)
+
+
+def _try(name: str, install: Callable[[], None]) -> None:
+    try:
+        install()
+    except Exception as error:
+        state.degraded(f"hook-{name}", error)
+
+
+def _process_fact() -> None:
+    import torch
+
+    state.recorder.fact(
+        "process",
+        ppid=os.getppid(),
+        argv=sys.argv[:1],
+        python=platform.python_version(),
+        torch=torch.__version__,
+        cuda=torch.version.cuda,
+        threads=torch.get_num_threads(),
+        rank=os.environ.get("RANK"),
+        clock=clock(),
+    )
+
+
+def _on_fork() -> None:
+    from fasttrain_doctor.probe import fetching
+
+    def in_child() -> None:
+        state.recorder.after_fork()
+        state.inside.depth = state.inside.backward = 0
+        state.loop = Loop(None)
+        fetching.after_fork()
+
+    os.register_at_fork(after_in_child=in_child)
+
+
+def _plan_from_start() -> None:
+    """Install a plan before the first step: a confirming run."""
+    if os.environ.get("FASTTRAIN_DOCTOR_PLAN"):
+        from fasttrain_doctor.probe import applied
+
+        applied.install_for_trial(state.loop)
+
+
+def _seed() -> None:
+    """Give Python's and numpy's unseeded generators the same start in both runs of a pair; torch's has a fixed one."""
+    seed = os.environ.get("FASTTRAIN_DOCTOR_SEED")
+    if not seed:
+        return
+    import random
+
+    import torch
+
+    from fasttrain_doctor.probe.imports import on_import
+
+    random.seed(int(seed))
+    torch.manual_seed(int(seed))
+    on_import("numpy.random", lambda module: module.seed(int(seed)))

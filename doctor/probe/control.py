@@ -1,0 +1,90 @@
+"""The line to the parent: one JSON object a line over a socket; commands are carried out at step borders."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+from fasttrain_doctor.probe import state
+from fasttrain_doctor.probe.loop import Loop
+
+
+class Control:
+    """Connects at the first border, says hello, then waits for commands whenever a program is finished."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._socket: socket.socket | None = None
+        self._lines: Any = None
+
+    def __call__(self, loop: Loop) -> None:
+        """Report a finished program and carry out commands until one wants steps."""
+        from fasttrain_doctor.probe import commands
+
+        try:
+            if self._socket is None and not self._connect():
+                loop.free()
+                return
+            if loop.program is not None:
+                self.send(commands.report(loop))
+            while True:
+                line = self._lines.readline()
+                if not line:
+                    self._orphaned(loop)
+                    return
+                command = json.loads(line)
+                if command["do"] == "free":
+                    loop.free()
+                    return
+                answer = commands.carry_out(loop, command)
+                if answer is None:
+                    return
+                self.send(answer)
+        except OSError:
+            self._orphaned(loop)
+        except Exception as error:
+            state.degraded("control", error)
+            loop.free()
+            if self._socket is not None:
+                self._socket.close()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one message."""
+        assert self._socket is not None
+        self._socket.sendall(json.dumps(message, default=repr).encode() + b"\n")
+
+    def _connect(self) -> bool:
+        rank, world = _rank()
+        if rank != 0:
+            return False
+        try:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            address = self._address
+            connection.connect("\0" + address[1:] if address.startswith("@") else address)
+        except OSError:
+            return False
+        self._socket = connection
+        self._lines = connection.makefile("r", encoding="utf-8")
+        self.send({"hello": {"pid": os.getpid(), "rank": rank, "world": world}})
+        return True
+
+    @staticmethod
+    def _orphaned(loop: Loop) -> None:
+        """Stop when the parent is gone: nothing may be left running."""
+        from fasttrain_doctor.probe import stop
+
+        sys.stderr.write("fasttrain-doctor: the doctor is gone; stopping the script\n")
+        stop.stop(143)
+
+
+def _rank() -> tuple[int, int]:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    try:
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1

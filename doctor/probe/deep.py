@@ -1,0 +1,61 @@
+"""The deep pass: a few steps under torch.profiler, with what a trace does not carry added as metadata."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from typing import Any
+
+from fasttrain_doctor.probe import describe
+
+
+class Deep:
+    """Profiles from ``start`` to ``finish``; each border closes one ``ProfilerStep#N`` range."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._profiler: Any = None
+        self._range: Any = None
+        self._step = 0
+
+    def start(self) -> None:
+        """Start the profiler; raises RuntimeError when the script already profiles itself."""
+        import torch
+
+        if torch._C._autograd._profiler_enabled():
+            raise RuntimeError("the script runs a profiler of its own")
+        kinds = [torch.profiler.ProfilerActivity.CPU]
+        if describe.initialized():
+            kinds.append(torch.profiler.ProfilerActivity.CUDA)
+        self._profiler = torch.profiler.profile(activities=kinds)
+        self._profiler.start()
+
+    def border(self) -> None:
+        """Close the current step's range and open the next: the first begins at the first border."""
+        import torch
+
+        self._close()
+        self._range = torch.autograd.profiler.record_function(f"ProfilerStep#{self._step}")
+        self._range.__enter__()
+        self._step += 1
+
+    def _close(self) -> None:
+        if self._range is not None:
+            self._range.__exit__(None, None, None)
+            self._range = None
+
+    def finish(self) -> str:
+        """Stop and write the trace, compressed; returns its path."""
+        import torch
+
+        # The range opened by the last border holds no step.
+        self._close()
+        self._profiler.add_metadata_json("torch_version", f'"{torch.__version__}"')
+        self._profiler.stop()
+        plain = self._path.removesuffix(".gz")
+        self._profiler.export_chrome_trace(plain)
+        with open(plain, "rb") as source, gzip.open(self._path, "wb", compresslevel=3) as target:
+            shutil.copyfileobj(source, target)
+        os.unlink(plain)
+        return self._path

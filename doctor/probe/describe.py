@@ -1,0 +1,173 @@
+"""Facts about the user's objects: plain values, read once, never the data itself."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+from fasttrain_doctor.probe.state import qualname, user_line
+
+
+def initialized() -> bool:
+    """Whether the script has put CUDA to use; asking does not initialise it."""
+    import torch
+
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _length(obj: Any) -> int | None:
+    try:
+        return len(obj)
+    except Exception:
+        return None
+
+
+def loader(obj: Any) -> dict[str, Any]:
+    """Describe a DataLoader as it is configured now; ``file`` and ``line`` say where it is iterated or was made."""
+    import torch
+
+    dataset = getattr(obj, "dataset", None)
+    iterable = isinstance(dataset, torch.utils.data.IterableDataset)
+    sampler = getattr(obj, "batch_sampler", None) or getattr(obj, "sampler", None)
+    inner = getattr(sampler, "sampler", None)
+    context = getattr(obj, "multiprocessing_context", None)
+    at = user_line(2)
+    # Asking an iterable loader for its length would make torch warn when the two disagree.
+    length = None if iterable else _length(obj)
+    return {
+        "cls": qualname(obj),
+        "num_workers": int(getattr(obj, "num_workers", 0) or 0),
+        "prefetch_factor": getattr(obj, "prefetch_factor", None),
+        "pin_memory": bool(getattr(obj, "pin_memory", False)),
+        "persistent_workers": bool(getattr(obj, "persistent_workers", False)),
+        "batch_size": getattr(obj, "batch_size", None) or getattr(sampler, "batch_size", None),
+        "length": length,
+        "dataset": qualname(dataset),
+        "dataset_length": None if iterable else _length(dataset),
+        "iterable": iterable,
+        "sampler": qualname(inner if inner is not None else sampler),
+        "drop_last": bool(getattr(obj, "drop_last", False)),
+        "start_method": context.get_start_method() if context is not None else None,
+        "worker_init_fn": getattr(obj, "worker_init_fn", None) is not None,
+        "collate": getattr(getattr(obj, "collate_fn", None), "__qualname__", None),
+        "transforms": transforms(dataset),
+        "file": at[0] if at else None,
+        "line": at[1] if at else None,
+    }
+
+
+def transforms(dataset: Any) -> list[dict[str, Any]] | None:
+    """Name the steps of a dataset's torchvision-style ``transform``, with mean and std where one normalises."""
+    for _ in range(8):  # Subset and friends wrap the data set that has the transform
+        transform = getattr(dataset, "transform", None)
+        if transform is not None:
+            break
+        dataset = getattr(dataset, "dataset", None)
+        if dataset is None:
+            return None
+    else:
+        return None
+    steps = getattr(transform, "transforms", None)
+    if not isinstance(steps, (list, tuple)):
+        steps = [transform]
+    out = []
+    for step in steps[:32]:
+        entry: dict[str, Any] = {"name": qualname(step)}
+        mean, std = getattr(step, "mean", None), getattr(step, "std", None)
+        if isinstance(mean, (list, tuple)) and isinstance(std, (list, tuple)):
+            entry |= {"mean": [float(x) for x in mean], "std": [float(x) for x in std]}
+        out.append(entry)
+    return out
+
+
+def batch(data: Any) -> dict[str, Any]:
+    """Describe a batch by its tensors' sizes: bytes in all; dtype, shape and pinning of the largest."""
+    import torch
+
+    tensors: list[Any] = []
+
+    def walk(value: Any, depth: int) -> None:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+        elif depth < 4 and len(tensors) < 256:
+            if isinstance(value, dict):
+                for item in list(value.values())[:256]:
+                    walk(item, depth + 1)
+            elif isinstance(value, (list, tuple)):
+                for item in value[:256]:
+                    walk(item, depth + 1)
+            elif hasattr(value, "__dict__"):
+                for item in list(vars(value).values())[:64]:
+                    walk(item, depth + 1)
+
+    walk(data, 0)
+    if not tensors:
+        return {"batch_bytes": None}
+    largest = max(tensors, key=lambda t: t.numel() * t.element_size())
+    return {
+        "batch_bytes": sum(t.numel() * t.element_size() for t in tensors),
+        "batch_dtype": str(largest.dtype).removeprefix("torch."),
+        "batch_shape": list(largest.shape),
+        "batch_pinned": bool(largest.device.type == "cpu" and initialized() and largest.is_pinned()),
+    }
+
+
+def optimizer(obj: Any) -> dict[str, Any]:
+    """Describe an optimizer by its first group's flags and its parameters' sizes."""
+    groups = getattr(obj, "param_groups", None) or [{}]
+    tensors = [p for g in groups for p in g.get("params", ()) if hasattr(p, "numel")]
+    first = groups[0]
+    at = user_line(2)
+    return {
+        "cls": qualname(obj),
+        "parameters": len(tensors),
+        "elements": sum(p.numel() for p in tensors),
+        "foreach": first.get("foreach"),
+        "fused": first.get("fused"),
+        "capturable": first.get("capturable"),
+        "differentiable": first.get("differentiable"),
+        "device": tensors[0].device.type if tensors else "cpu",
+        "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in tensors}),
+        "file": at[0] if at else None,
+        "line": at[1] if at else None,
+    }
+
+
+def model(obj: Any) -> dict[str, Any]:
+    """Describe the root module of a training forward."""
+    import torch
+
+    parameters = list(obj.parameters())
+    kinds = [type(m) for m in obj.modules()]
+    convs = [m for m in obj.modules() if isinstance(m, torch.nn.modules.conv._ConvNd)]
+    largest = max(parameters, key=lambda p: p.numel(), default=None)
+    device = largest.device.type if largest is not None else "cpu"
+    autocast = torch.is_autocast_enabled(device) if device in ("cpu", "cuda") else False
+    return {
+        "cls": qualname(obj),
+        "parameters": len(parameters),
+        "elements": sum(p.numel() for p in parameters),
+        "dtype": str(largest.dtype).removeprefix("torch.") if largest is not None else "float32",
+        "device": device,
+        "autocast": str(torch.get_autocast_dtype(device)).removeprefix("torch.") if autocast else None,
+        "compiled": any(k.__name__ == "OptimizedModule" for k in kinds),
+        "tf32": torch.backends.cuda.matmul.allow_tf32 if device == "cuda" else None,
+        "modules": len(kinds),
+        "conv_elements": sum(p.numel() for m in convs for p in m.parameters(recurse=False)),
+        "batch_norms": sum(issubclass(k, torch.nn.modules.batchnorm._BatchNorm) for k in kinds),
+    }
+
+
+_FRAMEWORKS = ("lightning", "pytorch_lightning", "transformers", "accelerate", "ignite", "fastai", "composer", "skorch")
+
+
+def framework() -> str | None:
+    """Name the training framework whose code is on the stack, if any."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if top in _FRAMEWORKS:
+            return "lightning" if top == "pytorch_lightning" else top
+        frame = frame.f_back
+    return None

@@ -1,0 +1,228 @@
+"""Follows the training loop of this process: where a step ends, and what the parent wants done with the steps.
+
+Steps are found for good by the parent, from the records; here it only matters that a border is never placed inside a
+step, because at a border the loop may be paused for the parent's next command.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fasttrain_doctor.probe import state
+from fasttrain_doctor.probe.recorder import clock, thread_clock
+from fasttrain_doctor.records import Interval, Kind, Mark
+
+if TYPE_CHECKING:
+    from fasttrain_doctor.probe.device import Light
+
+Key = tuple[object, ...]
+
+_UPDATES_WITHOUT_NEXT = 3  # after so many the loader is no longer asked (itertools.cycle): updates are the borders
+_BACKWARDS_WITHOUT_STEP = 3  # after so many there is no torch optimizer: a backward is the update
+
+
+class Program(Protocol):
+    """What the parent asked for: told of each border, True when it is finished."""
+
+    def border(self, now: int) -> bool:
+        """Note a border; True when the program is finished."""
+        ...
+
+    def skip(self, ns: int) -> None:
+        """Leave out time that is no step's."""
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """Return what is sent to the parent once finished."""
+        ...
+
+
+class Loop:
+    """The loop's state. ``off`` passes everything through; ``began`` is set by the first update."""
+
+    def __init__(self, command: Callable[[Loop], None] | None) -> None:
+        self._command = command
+        self.off = False
+        self.began = False
+        self.thread = 0
+        self.training: set[Key] = set()
+        self.steps = 0
+        self.updates = 0
+        self.backwards = 0
+        self.optimizer_steps = 0
+        self.anchor: int | None = None  # the optimizer whose step closes the cycle, where no loader is asked
+        self.program: Program | None = None
+        self.take: Callable[[Any, Key], Callable[[], Any] | None] | None = None  # an arm's source of batches
+        self.on_forward: Callable[[Any], None] | None = None
+        self.on_backward: Callable[[Any, Any, Any], Callable[..., Any]] | None = None
+        self.on_step: Callable[[Any], None] | None = None
+        self.on_border: list[Callable[[], None]] = []
+        self.losses: list[Any] | None = None
+        self.device: Light | None = None
+        self._pending = False
+        self._forward = False  # a training forward has begun and its backward has not
+        self._since_next = 0
+        self._asked: set[Key] = set()
+        self._last_key: Key | None = None
+        self._aside = 0  # when something that is not a step began (an epoch's end, evaluation)
+        self.on_first_update: Callable[[], None] | None = None
+        self._places_left = 12
+
+    # -- told by the hooks ------------------------------------------------------------------------------------------
+
+    def before_next(self, key: Key) -> None:
+        """Note that a loader is asked for its next batch."""
+        if threading.get_ident() != self.thread and self.thread:
+            return
+        if self.device is not None:
+            self._mark(Interval.OTHER)
+        if key in self.training:
+            self._since_next = 0
+            if self._aside:
+                if self.program is not None:
+                    self.program.skip(clock() - self._aside)
+                self._aside = 0
+            if self._pending:
+                self._border()
+        elif self.began and not self._aside and self.training:
+            self._aside = clock()
+        self._asked.add(key)
+
+    def after_next(self, key: Key, data: Any) -> None:
+        """Note that a batch was handed out."""
+        if threading.get_ident() == self.thread or not self.thread:
+            self._last_key = key
+            if self.device is not None:
+                self._mark(Interval.DATA)
+
+    def ended(self, key: Key) -> None:
+        """Note that a loader is exhausted: what follows until it is asked again is not a step."""
+        if key in self.training and threading.get_ident() == self.thread and not self._aside:
+            self._aside = clock()
+
+    def source(self, iterator: Any, key: Key) -> Callable[[], Any] | None:
+        """Return an arm's source of batches for this iterator, or None for its own."""
+        return None if self.take is None else self.take(iterator, key)
+
+    def before_forward(self, module: Any, trains: bool) -> None:
+        """Note an outermost forward; without gradients it marks what was fetched before it as evaluation."""
+        if not trains:
+            if not _grad_enabled():
+                self._asked.clear()
+            return
+        if self.device is not None and not self._forward:
+            self._forward = True
+            self._mark(Interval.OTHER)
+        if self.on_forward is not None:
+            self.on_forward(module)
+
+    def before_backward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Callable[..., Any]:
+        """Note a backward; returns what to call in place of ``call``."""
+        if self.device is not None:
+            self._forward = False
+            self._mark(Interval.FORWARD)
+        if self.losses is not None:
+            self._keep_loss(args, kwargs)
+        if self.on_backward is not None:
+            return self.on_backward(call, args, kwargs)
+        return call
+
+    def _keep_loss(self, args: Any, kwargs: Any) -> None:
+        root = args[0] if args else kwargs.get("tensors", kwargs.get("outputs"))
+        if isinstance(root, (list, tuple)):
+            root = root[0] if root else None
+        if root is not None and hasattr(root, "detach") and self.losses is not None and len(self.losses) < 4096:
+            # A copy of its own memory, kept on its device: reading it now would synchronise.
+            self.losses.append(root.detach().mean().clone())
+
+    def after_backward(self) -> None:
+        """Note that a backward is done: the batches that led to it are training batches."""
+        if not self.thread:
+            self.thread = threading.get_ident()
+        elif threading.get_ident() != self.thread:
+            return
+        if self.device is not None:
+            self._mark(Interval.BACKWARD)
+        self.backwards += 1
+        self.training |= self._asked
+        if self._last_key is not None:
+            self.training.add(self._last_key)
+        self._asked.clear()
+        self._note_place()
+        if self.optimizer_steps == 0 and self.backwards >= _BACKWARDS_WITHOUT_STEP:
+            self._updated(None)
+
+    def before_step(self, optimizer: Any) -> None:
+        """Note that an optimizer is about to step."""
+        if self.device is not None:
+            self._mark(Interval.OTHER)
+        if self.on_step is not None:
+            self.on_step(optimizer)
+
+    def after_step(self, serial: int) -> None:
+        """Note that an optimizer has stepped."""
+        if self.thread and threading.get_ident() != self.thread:
+            return
+        if self.device is not None:
+            self._mark(Interval.OPTIMIZER)
+        self.optimizer_steps += 1
+        self._note_place()
+        self._updated(serial)
+
+    # -- borders ----------------------------------------------------------------------------------------------------
+
+    def _updated(self, serial: int | None) -> None:
+        self.began = True
+        self.updates += 1
+        if self.on_first_update is not None:
+            told, self.on_first_update = self.on_first_update, None
+            told()
+        self._pending = True
+        self._since_next += 1
+        asked_no_more = not self.training or self._since_next > _UPDATES_WITHOUT_NEXT
+        if asked_no_more and (self.anchor is None or serial is None or serial == self.anchor):
+            self._border()
+
+    def _border(self) -> None:
+        self._pending = False
+        self.steps += 1
+        for told in tuple(self.on_border):
+            told()
+        if self.program is not None:
+            if not self.program.border(clock()):
+                return
+        elif self._command is None:
+            return
+        t0, cpu0 = clock(), thread_clock()
+        if self._command is not None:
+            self._command(self)
+        state.recorder.write(Kind.MARK, Mark.CONTROL, 0, t0, clock(), cpu0, thread_clock())
+
+    def places(self, most: int) -> None:
+        """Bound how many places of the user's code are still noted."""
+        self._places_left = most
+
+    def free(self) -> None:
+        """Let the script go on unpaused."""
+        self._command = None
+        self.program = None
+
+    def _mark(self, interval: Interval) -> None:
+        if self.device is not None and threading.get_ident() == self.thread:
+            self.device.mark(interval)
+
+    def _note_place(self) -> None:
+        if self._places_left > 0:
+            self._places_left -= 1
+            at = state.user_line(3)
+            if at is not None:
+                state.recorder.fact("at", file=at[0], line=at[1], function=at[2])
+
+
+def _grad_enabled() -> bool:
+    """Whether gradients are recorded now."""
+    import torch
+
+    return torch.is_grad_enabled()

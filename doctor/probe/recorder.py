@@ -1,0 +1,130 @@
+"""Writes records and facts of this process as they happen, bounded in size; survives ``os._exit`` and a kill."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import mmap
+import os
+import threading
+import time
+from typing import Any
+
+from fasttrain_doctor.records import HEADER, MAGIC, RECORD, SIZE
+
+# Captured now: a script that patches ``time`` must not confuse us.
+clock = time.perf_counter_ns
+thread_clock = time.thread_time_ns
+_ident = threading.get_ident
+
+_CHUNK = 64 * 1024
+_MOST = 6 * 1024 * 1024  # of one process: about 98,000 records
+_MOST_FACTS = 512 * 1024
+
+
+class Recorder:
+    """One per process. ``write`` costs about a microsecond; a full disk or a full file stops recording, never raises."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.on = True
+        self.lost: str | None = None
+        self._pid = 0
+        self._map: mmap.mmap | None = None
+        self._room = 0
+        self._count = itertools.count()
+        self._threads: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self._facts_fd = -1
+        self._facts_bytes = 0
+        self._fd = -1
+        self.worker = -1
+
+    def after_fork(self) -> None:
+        """Start anew in a forked child: its own files, opened at its first record."""
+        self._lock = threading.Lock()
+        self._map = None
+        self._room = 0
+        self._count = itertools.count()
+        self._threads = {}
+        for fd in (self._fd, self._facts_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._facts_fd = -1
+        self._facts_bytes = 0
+
+    def write(
+        self,
+        kind: int,
+        flag: int,
+        obj: int,
+        t0: int,
+        t1: int,
+        cpu0: int = 0,
+        cpu1: int = 0,
+        a: int = 0,
+        b: int = 0,
+        c: int = 0,
+    ) -> None:
+        """Append one record (see ``records.Kind``)."""
+        if not self.on:
+            return
+        ident = _ident()
+        thread = self._threads.get(ident)
+        if thread is None:
+            thread = self._threads.setdefault(ident, min(len(self._threads) + 1, 65535))
+        offset = HEADER.size + next(self._count) * SIZE
+        if offset + SIZE > self._room and not self._grow(offset + SIZE):
+            return
+        assert self._map is not None
+        RECORD.pack_into(self._map, offset, kind, flag, thread, obj, t0, t1, cpu0, cpu1, a, b, c)
+
+    def _grow(self, need: int) -> bool:
+        """Make room for ``need`` bytes; False, with the reason kept, when there is none to be had."""
+        with self._lock:
+            if need <= self._room:
+                return True
+            if self.lost is not None:
+                return False
+            if need > _MOST:
+                self.lose("the record file reached its bound")
+                return False
+            try:
+                if self._fd < 0:
+                    path = os.path.join(self.folder, f"{os.getpid()}.rec")
+                    self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                room = self._room + max(_CHUNK, min(self._room, 1 << 20))
+                # Reserve the blocks first: a store into a hole of a full disk would kill the user's process (SIGBUS).
+                os.posix_fallocate(self._fd, 0, room)
+                fresh = self._map is None
+                self._map = mmap.mmap(self._fd, room)
+                if fresh:
+                    rank = int(os.environ.get("RANK", "-1"))
+                    HEADER.pack_into(
+                        self._map, 0, MAGIC, os.getpid(), os.getppid(), rank, self.worker, time.time_ns(), clock()
+                    )
+                self._room = room
+            except (OSError, ValueError) as error:
+                self.lose(f"records could not be written: {error}")
+                return False
+            return True
+
+    def lose(self, why: str) -> None:
+        """Stop recording for good and say so once."""
+        if self.lost is None:
+            self.lost = why
+            self.fact("degraded", what="records", why=why)
+
+    def fact(self, kind: str, **fields: Any) -> None:
+        """Append one line of JSON; a value that JSON cannot hold is written as its repr."""
+        try:
+            line = json.dumps({"fact": kind, "pid": os.getpid(), **fields}, default=repr).encode() + b"\n"
+            self._facts_bytes += len(line)
+            if self._facts_bytes > _MOST_FACTS:
+                return
+            if self._facts_fd < 0:
+                path = os.path.join(self.folder, f"{os.getpid()}.jsonl")
+                self._facts_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            os.write(self._facts_fd, line)
+        except (OSError, ValueError, RecursionError):
+            self._facts_bytes = _MOST_FACTS + 1  # no room: the parent sees a process without facts and says so

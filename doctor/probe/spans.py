@@ -1,0 +1,125 @@
+"""Hooks on what is not training but happens inside a step: checkpoints, logging, collectives, blocking reads, gc."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import gc
+from typing import Any
+
+from fasttrain_doctor.probe import state
+from fasttrain_doctor.probe.imports import on_import
+from fasttrain_doctor.probe.recorder import clock, thread_clock
+from fasttrain_doctor.records import Kind, Span
+
+_MOST_PLACES = 256
+_places: dict[tuple[str, int], int] = {}
+
+
+def _place() -> int:
+    """Number the user's line that got us here; 0 when there is none or there are too many."""
+    at = state.user_line(3)
+    if at is None:
+        return 0
+    key = at[:2]
+    number = _places.get(key)
+    if number is None:
+        if len(_places) >= _MOST_PLACES:
+            return 0
+        number = _places[key] = len(_places) + 1
+        state.recorder.fact("place", id=number, file=at[0], line=at[1])
+    return number
+
+
+def _wrap(original: Any, span: Span) -> Any:
+    @functools.wraps(original)
+    def spanned(*args: Any, **kwargs: Any) -> Any:
+        inside = state.inside
+        if inside.depth or state.loop.off or not state.loop.began:
+            return original(*args, **kwargs)
+        t0, cpu0 = clock(), thread_clock()
+        inside.depth += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            inside.depth -= 1
+            try:
+                t1, cpu1 = clock(), thread_clock()
+                place = _place() if t1 - t0 > 20_000 else 0
+                state.recorder.write(Kind.SPAN, span, 0, t0, t1, cpu0, cpu1, place)
+            except Exception as error:
+                state.degraded(f"span-{span.name.lower()}", error)
+
+    return spanned
+
+
+def _patch(owner: Any, names: tuple[str, ...], span: Span) -> None:
+    for name in names:
+        original = getattr(owner, name, None)
+        if callable(original):
+            setattr(owner, name, _wrap(original, span))
+
+
+_gc_open = 0
+
+
+def _collected(phase: str, info: dict[str, int]) -> None:
+    global _gc_open
+    try:
+        if phase == "start":
+            _gc_open = clock()
+        elif _gc_open and state.loop.began and not state.loop.off:
+            t1 = clock()
+            if t1 - _gc_open > 20_000:
+                state.recorder.write(Kind.SPAN, Span.GC, info.get("generation", 0), _gc_open, t1)
+    except Exception as error:
+        state.degraded("gc", error)
+
+
+_COLLECTIVES = (
+    "all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "broadcast",
+    "barrier", "all_to_all", "all_to_all_single", "reduce", "gather", "scatter", "broadcast_object_list",
+    "all_gather_object",
+)  # fmt: skip
+_READS = ("item", "cpu", "tolist", "numpy", "__bool__", "__float__", "__int__", "nonzero")
+
+
+def install() -> None:
+    """Hook torch.save, logging, print, SummaryWriter (when imported), collectives and the garbage collector."""
+    import logging
+
+    import torch
+
+    _patch(torch, ("save",), Span.CHECKPOINT)
+    _patch(logging.Logger, ("handle",), Span.LOGGING)
+    _patch(builtins, ("print",), Span.LOGGING)
+    if torch.distributed.is_available():
+        _patch(torch.distributed, _COLLECTIVES, Span.COLLECTIVE)
+    gc.callbacks.append(_collected)
+    on_import("torch.utils.tensorboard.writer", _tensorboard)
+    on_import("wandb.sdk.wandb_run", lambda module: _patch(module.Run, ("log",), Span.LOGGING))
+
+
+def _tensorboard(module: Any) -> None:
+    names = tuple(n for n in dir(module.SummaryWriter) if n.startswith("add_") or n == "flush")
+    _patch(module.SummaryWriter, names, Span.LOGGING)
+
+
+def install_on_device() -> None:
+    """Hook the host's blocking reads of device tensors; called once a device is in use."""
+    import torch
+
+    def guarded(original: Any) -> Any:
+        spanned = _wrap(original, Span.SYNC)
+
+        @functools.wraps(original)
+        def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return (spanned if self.is_cuda else original)(self, *args, **kwargs)
+
+        return read
+
+    for name in _READS:
+        original = getattr(torch.Tensor, name, None)
+        if original is not None:
+            setattr(torch.Tensor, name, guarded(original))
+    _patch(torch.cuda, ("synchronize",), Span.SYNC)

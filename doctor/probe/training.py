@@ -1,0 +1,195 @@
+"""Hooks on the training itself: outermost forward, outermost backward, optimizer steps, ``zero_grad``."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from fasttrain_doctor.probe import describe, state
+from fasttrain_doctor.probe.imports import on_import
+from fasttrain_doctor.probe.recorder import clock, thread_clock
+from fasttrain_doctor.records import Kind
+
+_UPDATES_TO_LEARN = 3  # how long every module call is looked at before only the roots' classes are
+
+_roots: dict[type, Any] = {}  # class -> its own __call__ in its __dict__, or None
+_class_wide: Any = None
+
+
+def _call(original: Any) -> Any:
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        inside = state.inside
+        loop = state.loop
+        if inside.depth or loop.off or _compiling():
+            return original(self, *args, **kwargs)
+        try:
+            grad = _grad_enabled()
+            serial = _module_number(self, grad)
+            loop.before_forward(self, grad and serial > 0)
+            t0, cpu0 = clock(), thread_clock()
+        except Exception as error:
+            state.degraded("forward", error)
+            return original(self, *args, **kwargs)
+        inside.depth += 1
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            inside.depth -= 1
+            state.recorder.write(Kind.FORWARD, int(grad), serial, t0, clock(), cpu0, thread_clock())
+
+    return __call__
+
+
+def _module_number(module: Any, grad: bool) -> int:
+    """Return the number of a module that trains, 0 for one that does not (a loss function, a transform)."""
+    known = _trains.get(id(module))
+    if known is not None and known[1] is type(module):
+        return known[0]
+    trains = any(p.requires_grad for p in module.parameters())
+    serial = 0
+    if trains and grad:
+        serial, new = state.modules.get(module)
+        if new:
+            state.recorder.fact("model", id=serial, **describe.model(module))
+    if grad:
+        if len(_trains) > 4096:
+            _trains.clear()
+        _trains[id(module)] = (serial, type(module))
+        if serial and _class_wide is not None:
+            _roots.setdefault(type(module), None)
+    return serial
+
+
+_trains: dict[int, tuple[int, type]] = {}
+_grad_enabled: Any = None
+_compiling: Any = None
+
+
+def _learn(loop: Any) -> None:
+    if _class_wide is not None and loop.updates >= _UPDATES_TO_LEARN:
+        learn_done()
+
+
+def learn_done() -> None:
+    """Leave only the root classes' calls hooked: a call of any other module costs nothing from here on."""
+    global _class_wide
+    if _class_wide is None:
+        return
+    import torch
+
+    torch.nn.Module.__call__ = _class_wide  # type: ignore[method-assign]
+    for cls in list(_roots):
+        if "__call__" in cls.__dict__:
+            _roots[cls] = cls.__dict__["__call__"]
+        setattr(cls, "__call__", _call(cls.__call__))  # noqa: B010  mypy takes it for a method
+    _class_wide = None
+
+
+def _wrap_backward(original: Any) -> Any:
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        inside = state.inside
+        loop = state.loop
+        if inside.backward or loop.off:
+            return original(*args, **kwargs)
+        outer = inside.depth
+        try:
+            call = loop.before_backward(original, args, kwargs)
+            t0, cpu0 = clock(), thread_clock()
+        except Exception as error:
+            state.degraded("backward", error)
+            return original(*args, **kwargs)
+        inside.backward += 1
+        inside.depth += 1
+        try:
+            return call(*args, **kwargs)
+        finally:
+            inside.backward -= 1
+            inside.depth -= 1
+            state.recorder.write(Kind.BACKWARD, int(bool(outer)), 0, t0, clock(), cpu0, thread_clock())
+            try:
+                loop.after_backward()
+                _learn(loop)
+            except Exception as error:
+                state.degraded("backward", error)
+
+    return backward
+
+
+_open_steps: dict[int, tuple[int, int, int]] = {}
+
+
+def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    try:
+        if state.loop.off:
+            return
+        serial, new = state.optimizers.get(optimizer)
+        if new:
+            state.recorder.fact("optimizer", id=serial, **describe.optimizer(optimizer))
+        state.loop.before_step(optimizer)
+        state.inside.optimizer += 1
+        _open_steps[id(optimizer)] = (serial, clock(), thread_clock())
+    except Exception as error:
+        state.degraded("optimizer", error)
+
+
+def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    try:
+        opened = _open_steps.pop(id(optimizer), None)
+        if opened is None or state.loop.off:
+            return
+        state.inside.optimizer = 0
+        serial, t0, cpu0 = opened
+        state.recorder.write(Kind.OPTIMIZER, 0, serial, t0, clock(), cpu0, thread_clock())
+        state.loop.after_step(serial)
+        _learn(state.loop)
+    except Exception as error:
+        state.degraded("optimizer", error)
+
+
+def _wrap_zero_grad(original: Any, kind: int) -> Any:
+    @functools.wraps(original)
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if state.inside.depth or state.loop.off:
+            return original(self, *args, **kwargs)
+        t0, cpu0 = clock(), thread_clock()
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            state.recorder.write(kind, 0, 0, t0, clock(), cpu0, thread_clock())
+
+    return zero_grad
+
+
+def _on_compile(*_: Any) -> None:
+    """Take the class-wide hook off before dynamo looks at ``Module.__call__``: no guard and no graph break is ours."""
+    try:
+        learn_done()
+    except Exception as error:
+        state.degraded("compile", error)
+
+
+def install_steps() -> None:
+    """Hook optimizer steps alone, through torch's own global hooks (torch 2.0 to 2.14)."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
+
+
+def install() -> None:
+    """Hook forward, backward, optimizer steps and zero_grad (torch 2.4 to 2.14)."""
+    global _class_wide, _grad_enabled, _compiling
+    import torch
+    from torch.optim.optimizer import Optimizer
+
+    install_steps()
+    _grad_enabled = torch.is_grad_enabled
+    _compiling = torch.compiler.is_compiling
+    Optimizer.zero_grad = _wrap_zero_grad(Optimizer.zero_grad, Kind.ZERO_GRAD)  # type: ignore[method-assign]
+    torch.autograd.backward = _wrap_backward(torch.autograd.backward)
+    torch.autograd.grad = _wrap_backward(torch.autograd.grad)
+    _class_wide = torch.nn.Module.__call__
+    torch.nn.Module.__call__ = _call(_class_wide)  # type: ignore[method-assign]
+    on_import("torch._dynamo.callback", lambda module: module.on_compile_start(_on_compile))
