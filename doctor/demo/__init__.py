@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from fasttrain_doctor.errors import UsageError
 
 NEEDS = {"PIL": "pillow", "torchvision": "torchvision"}  # module -> distribution
+SCRIPT = "train.py"
+PHOTOS = "photos"
 
 
-def prepare(folder: Path) -> tuple[Path, int, int]:
-    """Put ``train.py`` and its photos into ``folder``; return the script, the number of photos and their bytes.
+def prepare(folder: Path) -> str:
+    """Put the script and its photos into ``folder``; return a line that says what is there.
 
     Raises:
-        UsageError: the extra ``vision`` is not installed.
+        UsageError: ``demo-needs-vision``, the extra ``vision`` is not installed.
         OSError: the folder cannot be written to.
     """
     missing = [name for module, name in NEEDS.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise UsageError(
-            "demo-needs-vision",
-            f"the demo needs {' and '.join(missing)}: pip install 'fasttrain-doctor[vision]'",
+            "demo-needs-vision", f"the demo needs {' and '.join(missing)}: pip install 'fasttrain-doctor[vision]'"
         )
     from fasttrain_doctor.demo import make_images
 
-    script = Path(shutil.copyfile(Path(__file__).with_name("train.py"), folder / "train.py"))
-    photos = folder / "photos"
-    size = make_images.make(photos)
-    return script, sum(1 for _ in photos.rglob("*.jpg")), size
+    shutil.copyfile(Path(__file__).with_name(SCRIPT), folder / SCRIPT)
+    made = make_images.make(folder / PHOTOS)
+    return f"{made.files} photos ({made.bytes / 1e6:.0f} MB) and {SCRIPT} in {folder}"
+
+
+@contextlib.contextmanager
+def place(*, keep: bool) -> Iterator[str]:
+    """Make the demo in a temporary folder and work there; yield a line that says what is there.
+
+    Afterwards the photos go, unless ``keep``; the run and its report stay. Without a run all goes.
+
+    Raises:
+        UsageError: ``demo-needs-vision``.
+        OSError: there is no room for it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="fasttrain-doctor-demo-"))
+    try:
+        said = prepare(folder)
+        with contextlib.chdir(folder):
+            yield said
+    finally:
+        if not keep:
+            shutil.rmtree(folder / PHOTOS, ignore_errors=True)
+            if {entry.name for entry in folder.iterdir()} <= {SCRIPT}:
+                shutil.rmtree(folder, ignore_errors=True)

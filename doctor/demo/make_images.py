@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -41,14 +42,22 @@ def photo(rng: np.random.Generator, picture: NDArray[np.int16]) -> Image.Image:
     return Image.fromarray(np.clip(crop, 0, 255).astype(np.uint8))
 
 
-def make(folder: Path, count: int = 480, seed: int = 0) -> int:
-    """Write ``count`` JPEG files into one sub-folder of ``folder`` per kind; return the bytes written.
+@dataclass(frozen=True, slots=True)
+class Made:
+    """How many files were written, and their bytes together."""
+
+    files: int
+    bytes: int
+
+
+def make(folder: Path, count: int = 480, seed: int = 0) -> Made:
+    """Write ``count`` JPEG files (a multiple of the kinds), the same in each kind, into one folder per kind.
 
     Raises:
         OSError: the folder cannot be written to.
     """
     rng = np.random.default_rng(seed)
-    total = 0
+    sizes = []
     for kind, name in enumerate(KINDS):
         picture = scene(rng, kind)
         place = folder / name
@@ -56,5 +65,5 @@ def make(folder: Path, count: int = 480, seed: int = 0) -> int:
         for index in range(count // len(KINDS)):
             path = place / f"{index:04d}.jpg"
             photo(rng, picture).save(path, quality=90)
-            total += path.stat().st_size
-    return total
+            sizes.append(path.stat().st_size)
+    return Made(len(sizes), sum(sizes))

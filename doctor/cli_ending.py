@@ -1,0 +1,89 @@
+"""How a command ends: every way out gets one line on standard error and its exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import click
+
+from fasttrain_doctor.errors import DoctorError, Exit
+
+NAME = "fasttrain-doctor"
+SIGPIPE = 141  # what a shell reports for a program that its reader left
+
+
+@dataclass(slots=True)
+class End:
+    """The exit code so far."""
+
+    code: int = 0
+
+
+@contextmanager
+def ending() -> Iterator[End]:
+    """Turn what is raised inside into a message and ``End.code``; only a second interrupt gets out."""
+    end = End()
+    try:
+        yield end
+    except click.exceptions.Exit as error:
+        end.code = error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        end.code = Exit.USAGE
+    except click.ClickException as error:
+        end.code = Exit.USAGE
+        _say("usage", _lowered(error))
+    except DoctorError as error:
+        end.code = error.exit
+        _say(error.slug, str(error))
+    except (KeyboardInterrupt, click.Abort):
+        end.code = Exit.INTERRUPTED
+        _say("interrupted", "stopped on request")
+    except BrokenPipeError as error:
+        end.code = SIGPIPE if _reader_left() else _ours(error)
+    except Exception as error:
+        end.code = _ours(error)
+
+
+def _say(slug: str, message: str) -> None:
+    click.echo(f"{NAME}: error[{slug}]: {message}", err=True)
+
+
+def _lowered(error: click.ClickException) -> str:
+    """Return click's message in our voice, with the command to ask for help."""
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else NAME
+    return f"{message[:1].lower()}{message[1:]}; see: {command} --help"
+
+
+def _reader_left() -> bool:
+    """Return whether standard output is what broke; if so, give the interpreter's last flush somewhere to go."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def _ours(error: Exception) -> int:
+    """Say that we failed and where the traceback is; the user's terminal is no place for it."""
+    from fasttrain_doctor.redact import redact, secret_values
+
+    secrets = secret_values(os.environ)
+    what = redact(" ".join(traceback.format_exception_only(error)[-1].split()), secrets)
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix=f"{NAME}-", suffix=".txt", delete=False) as file:
+            file.write(redact("".join(traceback.format_exception(error)), secrets))
+        where = f"traceback in {file.name}"
+    except OSError as failure:
+        where = f"its traceback could not be written: {failure}"
+    _say("internal", f"{what} (a fault of {NAME}, not of the script; {where})")
+    return Exit.OURS
