@@ -142,7 +142,11 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialFacts:
-    """One plan that was tried. ``pair_ratios`` are the single pairs' speedups, in order."""
+    """One plan that was tried. ``pair_ratios`` are the single pairs' speedups, in order.
+
+    ``speedup`` and ``pair_ratios`` are over the plan ``over``: empty for the script as it is, else the best plan at
+    that time, which holds all of ``settings`` but what is being tried.
+    """
 
     settings: dict[str, Any]
     effect: str
@@ -155,6 +159,7 @@ class TrialFacts:
     pair_ratios: list[float] = field(default_factory=list)
     steps: int = 0
     seconds: float = 0.0  # wall time this trial took
+    over: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

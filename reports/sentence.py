@@ -48,7 +48,8 @@ def sentence(diagnosis: Diagnosis) -> str:
 def _sentence(diagnosis: Diagnosis) -> str:
     script, step = diagnosis.script, diagnosis.step
     if step is None or diagnosis.status == "failed":
-        return f"{script} could not be measured: {_first_reason(diagnosis)}"
+        reason = _first_reason(diagnosis)
+        return reason if reason.startswith(script) else f"{script} could not be measured: {reason}"
     if (tuned := diagnosis.tuned) is not None:
         low, high = words.times(tuned.speedup.low)[:-1], words.times(tuned.speedup.high)[:-1]
         return (
@@ -71,9 +72,13 @@ def _sentence(diagnosis: Diagnosis) -> str:
             f"{words.count(len(found), 'bottleneck').capitalize()} found, the largest worth up to {words.share(lost)} "
             "of each step; nothing was tried."
         )
+    steps = words.count(diagnosis.steps.measured, "step") if diagnosis.steps else "the steps"
+    phases = diagnosis.phases or {}
+    computing = sum(phases.get(name) or 0.0 for name in ("forward", "backward", "optimizer"))
+    busy = f"{words.share(computing / step.mean)} of each {words.seconds(step.mean)} step is computing, and "
     return (
-        f"Nothing to gain: in {words.count(diagnosis.steps.measured if diagnosis.steps else 0, 'step')} of "
-        f"{words.seconds(step.mean)} no bottleneck worth {words.share(WORTHWHILE)} was found."
+        f"Nothing to gain: {busy if computing >= 0.5 * step.mean else ''}no bottleneck worth "
+        f"{words.share(WORTHWHILE)} of a step was found in {steps}."
     )
 
 
@@ -99,8 +104,8 @@ def _worthwhile(diagnosis: Diagnosis) -> list[FindingFacts]:
 
 
 def _fastest(diagnosis: Diagnosis) -> Interval | None:
-    """Return the largest speedup among trials judged faster."""
-    faster = [trial.speedup for trial in diagnosis.trials if trial.verdict == "faster" and trial.speedup is not None]
+    """Return the largest speedup over the script as it is among trials judged faster."""
+    faster = [t.speedup for t in diagnosis.trials if t.verdict == "faster" and t.speedup is not None and not t.over]
     return max(faster, key=lambda speedup: speedup.mid, default=None)
 
 

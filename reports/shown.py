@@ -54,6 +54,20 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Strip:
+    """A trial's pairs on a scale shared by the report; every position is a share of the strip's width (log scale)."""
+
+    dots: tuple[float, ...]
+    low: float
+    mid: float
+    high: float
+    same: float  # where 1x lies
+    noise: tuple[float, float] | None  # the A/A interval around it
+    ends: tuple[str, str]
+    said: str  # in words, for those who cannot see it
+
+
+@dataclass(frozen=True, slots=True)
 class Tried:
     """One trial, worded."""
 
@@ -72,7 +86,9 @@ class Tried:
     pairs: str
     seconds: str
     cost: float
+    total: float | None  # speedup over the script as it is
     note: str
+    strip: Strip | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +181,7 @@ class ReportView:
     phases: Table | None
     plan: Plan | None
     actions: tuple[Action, ...]
+    rest: tuple[Fact, ...]  # where there is nothing to do: what speaks for that
     trials: tuple[Tried, ...]
     noise: float | None
     noise_text: str

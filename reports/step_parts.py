@@ -89,6 +89,27 @@ def _how_phase(diagnosis: Diagnosis, name: str) -> str:
     return f"{words.PHASE_MEANING[name]} ({_how_step(diagnosis)}{note})"
 
 
+def rest(diagnosis: Diagnosis) -> tuple[Fact, ...]:
+    """Return what a step is made of in three parts, which is what speaks for leaving it alone."""
+    parts = dict(phase_parts(diagnosis))
+    groups = {
+        "computing": ("forward", "backward", "optimizer"),
+        "data": ("data", "io", "prepare", "h2d"),
+        "all else": ("other",),
+    }
+    measured = {said: [parts[n] for n in names if n in parts] for said, names in groups.items()}
+    present = {said: sum(values) for said, values in measured.items() if values}
+    shares = words.shares(list(present.values()))
+    return tuple(
+        Fact(
+            said,
+            share,
+            f"{words.seconds(present[said])} of each step: {', '.join(n for n in groups[said] if n in parts)}",
+        )
+        for said, share in zip(present, shares, strict=True)
+    )
+
+
 def phase_table(diagnosis: Diagnosis) -> Table | None:
     """Return the phases, the parts of ``other`` and work hidden behind compute, as a table."""
     if diagnosis.step is None:

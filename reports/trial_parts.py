@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from fasttrain_doctor.diagnosis import Diagnosis, FindingFacts, TrialFacts, Tuned
 from fasttrain_doctor.reports import words
-from fasttrain_doctor.reports.shown import Action, Fact, Plan, Tried
+from fasttrain_doctor.reports.shown import Action, Fact, Plan, Strip, Tried
 
 STAGE_WORDS = {"guided": "for a finding", "search": "search", "confirm": "confirmation"}
 
@@ -14,17 +17,25 @@ def tried(diagnosis: Diagnosis) -> tuple[Tried, ...]:
     return tuple(_tried(trial, diagnosis) for trial in diagnosis.trials)
 
 
+def fresh(trial: TrialFacts) -> dict[str, Any]:
+    """Return what a trial changed against the plan it was compared with."""
+    return {fix: value for fix, value in trial.settings.items() if trial.over.get(fix) != value}
+
+
 def _tried(trial: TrialFacts, diagnosis: Diagnosis) -> Tried:
+    changed = fresh(trial) or trial.settings
     verified = _is_verified(trial, diagnosis.tuned)
     word = "verified" if verified else words.VERDICT_WORDS[trial.verdict]
     notes = [f"{trial.effect}, {words.LOSS_WORDS[diagnosis.tuned.loss]}"] if verified and diagnosis.tuned else []
     if trial.reason:
         notes.append(trial.reason)
     elif trial.verdict == "faster" and not verified:
-        notes.append(f"{trial.effect}, not {'in the confirmed plan' if diagnosis.tuned else 'confirmed'}")
+        notes.append(f"{trial.effect}, {_fate(changed, diagnosis.tuned)}")
+    if trial.over:
+        notes.append(f"on top of {words.series(trial.over)}")
     return Tried(
-        what=words.settings(trial.settings),
-        fixes=tuple(trial.settings),
+        what=words.settings(changed),
+        fixes=tuple(changed),
         stage=STAGE_WORDS[trial.stage],
         verdict=word,
         key="verified" if verified else trial.verdict,
@@ -38,7 +49,53 @@ def _tried(trial: TrialFacts, diagnosis: Diagnosis) -> Tried:
         pairs=words.count(trial.pairs, "pair"),
         seconds=words.seconds(trial.seconds),
         cost=trial.seconds,
+        total=_total(trial, diagnosis),
         note="; ".join(notes),
+        strip=_strip(trial, diagnosis),
+    )
+
+
+def _fate(changed: dict[str, Any], tuned: Tuned | None) -> str:
+    """Say what became of a change that was faster in its trial."""
+    if tuned is None:
+        return "not confirmed"
+    refined = {fix: tuned.settings[fix] for fix in changed if fix in tuned.settings}
+    return f"refined in the confirmed plan to {words.settings(refined)}" if refined else "not in the confirmed plan"
+
+
+def _total(trial: TrialFacts, diagnosis: Diagnosis) -> float | None:
+    """Return a trial's speedup over the script as it is, when every plan it was built on was measured too."""
+    ratio, over = (trial.speedup.mid if trial.speedup else None), trial.over
+    for earlier in reversed(diagnosis.trials[: diagnosis.trials.index(trial)]):
+        if over and earlier.settings == over and earlier.speedup and ratio is not None:
+            ratio, over = ratio * earlier.speedup.mid, earlier.over
+    return None if over else ratio
+
+
+def _strip(trial: TrialFacts, diagnosis: Diagnosis) -> Strip | None:
+    """Place a trial's pairs and interval on the scale of all trials."""
+    if trial.speedup is None:
+        return None
+    noise = diagnosis.noise
+    known = [x for t in diagnosis.trials if t.speedup for x in (t.speedup.low, t.speedup.high, *t.pair_ratios)]
+    known += [1.0] if noise is None else [1 / (1 + noise), 1 + noise]
+    low, high = min(x for x in known if x > 0) / 1.03, max(known) * 1.03
+
+    def at(ratio: float) -> float:
+        return min(1.0, max(0.0, math.log(max(ratio, low) / low) / math.log(high / low)))
+
+    around = f"; the script against itself varies by ±{words.share(noise)}" if noise is not None else ""
+    return Strip(
+        dots=tuple(at(ratio) for ratio in trial.pair_ratios),
+        low=at(trial.speedup.low),
+        mid=at(trial.speedup.mid),
+        high=at(trial.speedup.high),
+        same=at(1.0),
+        noise=None if noise is None else (at(1 / (1 + noise)), at(1 + noise)),
+        ends=(words.times(low), words.times(high)),
+        said=f"{words.interval(trial.speedup)} from {words.count(trial.pairs, 'pair')}"
+        + (f" ({', '.join(words.times(ratio) for ratio in trial.pair_ratios)})" if trial.pair_ratios else "")
+        + around,
     )
 
 
@@ -58,7 +115,8 @@ def actions(diagnosis: Diagnosis) -> tuple[Action, ...]:
 def _action(finding: FindingFacts, diagnosis: Diagnosis) -> Action:
     best = [trial for fix in finding.fixes if (trial := _best(fix, diagnosis)) is not None]
     shown = tuple(_tried(trial, diagnosis) for trial in best)
-    verified = [t.speedup.mid for t in best if t.speedup and _is_verified(t, diagnosis.tuned)]
+    kept = set(diagnosis.tuned.settings) if diagnosis.tuned else set()
+    gains = [t.speedup.mid for t in best if t.speedup and t.verdict == "faster" and kept & set(fresh(t))]
     names = {name for trial in best for name in trial.settings}
     return Action(
         code=finding.code,
@@ -69,18 +127,23 @@ def _action(finding: FindingFacts, diagnosis: Diagnosis) -> Action:
         evidence=tuple(Fact(key, words.evidence(key, value)) for key, value in finding.evidence.items()),
         tried=shown,
         untried=tuple(fix for fix in finding.fixes if fix not in names),
-        command="fasttrain-doctor apply" if verified else f"fasttrain-doctor explain {finding.rule}",
-        gain=max(verified, default=0.0),
+        command="fasttrain-doctor apply" if gains else f"fasttrain-doctor explain {finding.rule}",
+        gain=max(gains, default=0.0),
     )
 
 
 def _best(fix: str, diagnosis: Diagnosis) -> TrialFacts | None:
-    """Return the trial that speaks for a fix: of plans that added it last, a verified one, else the fastest."""
-    mine = [t for t in diagnosis.trials if t.settings and list(t.settings)[-1] == fix and t.stage != "confirm"]
+    """Return the trial that speaks for a fix: against plans without it, a verified one, else the fastest."""
+    mine = [trial for trial in diagnosis.trials if fix in fresh(trial) and trial.stage != "confirm"]
 
-    def worth(trial: TrialFacts) -> tuple[bool, bool, float]:
-        faster = trial.verdict == "faster"
-        return _is_verified(trial, diagnosis.tuned), faster, trial.speedup.mid if trial.speedup else 0.0
+    def worth(trial: TrialFacts) -> tuple[int, bool, bool, bool, float]:
+        return (
+            -len(fresh(trial)),
+            fix not in trial.over,
+            _is_verified(trial, diagnosis.tuned),
+            trial.verdict == "faster",
+            trial.speedup.mid if trial.speedup else 0.0,
+        )
 
     return max(mine, key=worth, default=None)
 

@@ -47,6 +47,7 @@ def view(diagnosis: Diagnosis, samples: Sequence[Mapping[str, Any]] = (), run: s
         phases=step_parts.phase_table(diagnosis),
         plan=trial_parts.plan(diagnosis, run),
         actions=trial_parts.actions(diagnosis),
+        rest=step_parts.rest(diagnosis),
         trials=trials,
         noise=diagnosis.noise,
         noise_text=_noise(diagnosis),

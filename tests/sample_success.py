@@ -173,7 +173,8 @@ SUCCESS = Diagnosis(
             seconds=9.6,
         ),
         TrialFacts(
-            settings={"fused-optimizer": True},
+            settings={**WORKERS, "fused-optimizer": True},
+            over=WORKERS,
             effect="rounding",
             verdict="no-difference",
             speedup=Interval(mid=1.01, low=0.99, high=1.02),

@@ -9,6 +9,7 @@ from fasttrain_doctor.diagnosis import (
     Change,
     Diagnosis,
     FloorFacts,
+    Interval,
     LoaderRole,
     Loop,
     NotMeasured,
@@ -56,7 +57,7 @@ NOTHING_TO_GAIN = replace(
 NO_PROVEN_GAIN = replace(
     SUCCESS,
     findings=[SUCCESS.findings[1]],
-    trials=[SUCCESS.trials[2]],
+    trials=[replace(SUCCESS.trials[2], settings={"fused-optimizer": True}, over={})],
     tuned=None,
     phases={
         "io": 0.001,

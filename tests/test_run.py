@@ -15,6 +15,7 @@ from fasttrain_doctor import run as runs
 from fasttrain_doctor import writing
 from fasttrain_doctor.errors import DoctorError, Exit
 from fasttrain_doctor.reports.json import dumps
+from fasttrain_doctor.reports.saved import save
 
 from .samples import FAILED, SUCCESS
 
@@ -237,3 +238,12 @@ def test_reading_a_run_loads_neither_torch_nor_pandas():
     code = "import sys, fasttrain_doctor.run\nprint(sorted({'torch', 'pandas', 'plotly', 'optuna'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_saving_leaves_the_json_the_report_and_the_ending():
+    writer = runs.create_run(None, "train.py")
+    saved = save(writer, SUCCESS)
+    assert saved.verdict.startswith("train.py trains 2.62x as fast")
+    assert runs.load().diagnosis() == saved
+    assert runs.load().info().status == "complete"
+    assert saved.verdict in writer.run.report.read_text()
