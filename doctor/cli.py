@@ -30,7 +30,7 @@ def cli() -> None:
 
     \b
       fasttrain-doctor diagnose train.py --epochs 10   where the time goes
-      fasttrain-doctor apply                           keep what was proven to help
+      fasttrain-doctor apply                           keep what was proven
       fasttrain-doctor run train.py --epochs 10        train with it
     """
 

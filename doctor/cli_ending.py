@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import tempfile
 import traceback
@@ -15,6 +16,7 @@ import click
 from fasttrain_doctor.errors import DoctorError, Exit
 
 NAME = "fasttrain-doctor"
+STDOUT = 1  # its descriptor
 SIGPIPE = 141  # what a shell reports for a program that its reader left
 
 
@@ -65,12 +67,12 @@ def _lowered(error: click.ClickException) -> str:
 
 def _reader_left() -> bool:
     """Return whether standard output is what broke; if so, give the interpreter's last flush somewhere to go."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+    poll = select.poll()
+    poll.register(STDOUT, select.POLLOUT)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
+    return True
 
 
 def _ours(error: Exception) -> int:
