@@ -14,11 +14,8 @@ from hypothesis import given, settings
 from fasttrain_doctor import rules
 from fasttrain_doctor.evidence import Evidence, Floor
 from fasttrain_doctor.rules import Finding, all_rules, diagnose
-from fasttrain_doctor.tuners import fixes
+from fasttrain_doctor.tuners.fixes import all_fixes
 from tests.evidence_samples import CPU, GPU, evidence, evidences
-
-# Fixes that rules may name before their module is there.
-PLANNED = {"dataloader-workers", "pin-memory", "stream-prefetch", "amp", "fused-optimizer", "device-normalize"}
 
 
 def found(**signals: object) -> dict[str, Finding]:
@@ -48,10 +45,9 @@ def test_the_rules_of_the_first_release_are_there() -> None:
 
 def test_a_rule_is_named_like_its_module_and_names_fixes_that_exist() -> None:
     folder = Path(rules.__file__).parent
-    there = {path.stem.replace("_", "-") for path in Path(fixes.__file__).parent.glob("*.py")}
     for rule in all_rules():
         assert (folder / f"{rule.name.replace('-', '_')}.py").is_file()
-        assert set(rule.fixes) <= there | PLANNED
+        assert set(rule.fixes) <= set(all_fixes())
 
 
 def test_rules_read_no_file_and_no_clock() -> None:
