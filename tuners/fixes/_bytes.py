@@ -17,6 +17,7 @@ COMPOSE = ("torchvision.transforms.transforms.Compose",)
 TO_TENSOR = "torchvision.transforms.transforms.ToTensor"
 NORMALIZE = "torchvision.transforms.transforms.Normalize"
 COLLATE = "torch.utils.data._utils.collate.default_collate"
+EIGHT_BITS = frozenset({"L", "LA", "P", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
 SAMPLES = 3  # how many samples are compared before the change is trusted
 CLOSE = 1e-5
 
@@ -35,12 +36,19 @@ def tail(names: Sequence[str]) -> int:
 
 
 class ToBytes:
-    """A picture as a uint8 tensor C x H x W: what ``ToTensor`` does, without the division. Picklable."""
+    """A PIL picture as a uint8 tensor C x H x W: what ``ToTensor`` does, without the division. Picklable.
+
+    Raises:
+        TypeError: not a PIL picture, or one whose bands are no bytes.
+    """
 
     def __call__(self, picture: Any) -> Any:
-        from torchvision.transforms import functional
+        import torch
 
-        return functional.pil_to_tensor(picture)
+        if getattr(picture, "mode", None) not in EIGHT_BITS:
+            raise TypeError(f"no picture of bytes: {type(picture).__name__} {getattr(picture, 'mode', '')}")
+        flat = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
+        return flat.view(picture.height, picture.width, len(picture.getbands())).permute(2, 0, 1).contiguous()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +148,7 @@ def as_bytes(loader: Any) -> Bytes | None:
             again()
             try:
                 places.add(_place(sample, shorter[index], mean, std))
-            except TypeError:  # not a PIL picture: ToTensor also takes arrays
+            except TypeError:  # ToTensor also takes arrays, and pictures of floats
                 return None
     place = next(iter(places), None)
     return None if len(places) != 1 or place is None else Bytes(shorter, place, mean, std)
