@@ -21,6 +21,8 @@ from fasttrain_doctor.errors import DoctorError, NothingMeasured, ScriptFailed, 
 from fasttrain_doctor.evidence import Effect
 from fasttrain_doctor.reports import page
 
+from .link_tree import ROOT
+
 VERBS = ("diagnose", "apply", "run", "report", "explain", "check", "runs", "restore", "demo")
 
 
@@ -179,6 +181,11 @@ def test_help_fits_a_screen(capsys, verb):
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     assert not any(line.endswith("...") and not line.startswith("Usage") for line in lines), "a summary was cut off"
+
+
+def test_the_help_in_the_readme_is_the_programs(capsys):
+    cli.main(["--help"])
+    assert capsys.readouterr().out in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS])
