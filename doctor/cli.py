@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from fasttrain_doctor import __version__
-from fasttrain_doctor.cli_ending import ending
+from fasttrain_doctor.cli_ending import ending, told
 from fasttrain_doctor.cli_parts import ScriptCommand, Verbs, duration, hint
 from fasttrain_doctor.evidence import Effect
 
@@ -39,13 +39,13 @@ def cli() -> None:
 @click.argument("target", nargs=-1, type=click.UNPROCESSED)
 @click.option("--python", metavar="PATH", help="Interpreter for the script (default: this one).")
 @click.option("--out", type=FOLDER, metavar="DIR", help="Keep runs in DIR (default: .fasttrain-doctor/runs).")
-@click.option("--budget", type=duration, metavar="TIME", help="Most time for the whole: 90s, 3m, 1h.")
+@click.option("--budget", type=duration, metavar="TIME", help="Most time for the whole, e.g. 90s, 1h (3m).")
 @click.option("--no-trials", is_flag=True, help="Only measure; try no fix.")
 @click.option(
     "--allow", type=click.Choice(EFFECTS), metavar="EFFECT", default="precision",
     help="Most a fix may change: exact, reseeded, rounding, precision (default), training.",
 )  # fmt: skip
-@click.option("--timeout", type=duration, metavar="TIME", default=600.0, help="Stop a script that hangs (10m).")
+@click.option("--timeout", type=duration, metavar="TIME", default=600.0, help="Longest wait for the first step (10m).")
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Measure N steps after warm-up.")
 @click.option("--max-workers", type=click.IntRange(min=0), metavar="N", help="Try no more loader workers than N.")
 @click.option("--json", is_flag=True, help="Print the diagnosis as JSON, and nothing else.")
@@ -64,8 +64,7 @@ def diagnose(ctx: click.Context, /, target: tuple[str, ...], allow: str, no_tria
     if ctx.meta["misplaced"] and not given["quiet"]:
         click.echo(hint(list(target), ctx.meta["misplaced"]), err=True)
     outcome = api.diagnose(list(target), api.Options(trials=not no_trials, allow=Effect[allow.upper()], **given))
-    _show(outcome, as_json=given["json"])
-    return outcome.exit
+    return told(outcome, as_json=given["json"])
 
 
 @cli.command()
@@ -187,24 +186,9 @@ def demo(keep: bool, quiet: bool) -> int:
     with place(keep=keep) as said:
         click.echo(said, err=True)
         outcome = api.diagnose([SCRIPT], api.Options(quiet=quiet))
-        _show(outcome, as_json=False)
+        code = told(outcome, as_json=False)
         click.echo(f"in: {Path.cwd()}{'' if keep else ' (its photos are removed now; --keep keeps them)'}")
-    return outcome.exit
-
-
-def _show(outcome: Any, *, as_json: bool) -> None:
-    """Print what came of a diagnosis; nothing when it came to nothing."""
-    if outcome.diagnosis is None:
-        return
-    if as_json:
-        from fasttrain_doctor.reports import json
-
-        click.echo(json.dumps(outcome.diagnosis), nl=False)
-        return
-    from fasttrain_doctor.reports import console, view
-
-    samples = outcome.run.samples() if outcome.run else ()
-    console.show(view.view(outcome.diagnosis, samples), sys.stdout, str(outcome.run.report) if outcome.run else None)
+    return code
 
 
 def main(args: list[str] | None = None) -> int:

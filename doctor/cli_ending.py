@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from fasttrain_doctor.errors import DoctorError, Exit
+
+if TYPE_CHECKING:
+    from fasttrain_doctor.api import Outcome
 
 NAME = "fasttrain-doctor"
 STDOUT = 1  # its descriptor
@@ -50,6 +55,29 @@ def ending() -> Iterator[End]:
         end.code = SIGPIPE if _reader_left() else _ours(error)
     except Exception as error:
         end.code = _ours(error)
+
+
+def told(outcome: Outcome, *, as_json: bool) -> int:
+    """Print what came of a diagnosis and return its exit code.
+
+    Standard output gets the summary, or the JSON; standard error gets what kept the script from being measured.
+    """
+    measured = outcome.diagnosis is not None and outcome.diagnosis.step is not None
+    if outcome.diagnosis is not None and as_json:
+        from fasttrain_doctor.reports import json
+
+        click.echo(json.dumps(outcome.diagnosis), nl=False)
+    elif outcome.diagnosis is not None and measured:
+        from fasttrain_doctor.reports import console, view
+
+        report = str(outcome.run.report) if outcome.run else None
+        console.show(view.view(outcome.diagnosis, outcome.run.samples() if outcome.run else ()), sys.stdout, report)
+    if outcome.error is not None:
+        _say(outcome.error.slug, str(outcome.error))
+    elif outcome.exit == Exit.INTERRUPTED:
+        kept = f"; what was measured is in {outcome.run.folder}" if outcome.run else ""
+        _say("interrupted", f"stopped on request{kept}")
+    return outcome.exit
 
 
 def _say(slug: str, message: str) -> None:

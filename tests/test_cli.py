@@ -35,6 +35,7 @@ class Asked:
     code: int = 0
     diagnosis: None = None
     run: None = None
+    error: DoctorError | None = None
     calls: list[tuple[str, Any]] = field(default_factory=list)
 
     @property
@@ -113,6 +114,12 @@ def test_the_exit_code_is_the_outcomes(asked, code):
     asked.code = code
     assert cli.main(["diagnose", "train.py"]) == code
     assert cli.main(["run", "train.py"]) == code
+
+
+def test_what_kept_a_script_from_being_measured_is_said_and_decides_the_exit_code(asked, capsys):
+    asked.error, asked.code = NothingMeasured("no-loop", "train.py: no training loop"), 3
+    assert cli.main(["diagnose", "train.py"]) == 3
+    assert capsys.readouterr().err == "fasttrain-doctor: error[no-loop]: train.py: no training loop\n"
 
 
 def test_run_takes_a_target_as_diagnose_does(asked):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -128,6 +129,29 @@ def test_the_package_imports_where_the_project_comes_first_on_the_path(installed
         "assert sys.path[0] == ''; print(fasttrain_doctor.__file__)"
     )
     assert str(installed.parent) in run(installed / "python", "-c", code, cwd=hostile)
+
+
+TRAIN = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = DataLoader(TensorDataset(torch.randn(4096, 8), torch.randn(4096, 1)), batch_size=16)
+for epoch in range(4):
+    for x, y in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+"""
+
+
+def test_the_installed_command_diagnoses_a_script_in_such_a_project(installed, hostile):
+    (hostile / "train.py").write_text(TRAIN)
+    said = json.loads(run(installed / "fasttrain-doctor", "diagnose", "--no-trials", "--json", "train.py", cwd=hostile))
+    assert said["status"] == "complete", said["degraded"]
+    assert said["steps"]["measured"] > 0
+    assert said["machine"]["torch"]
 
 
 @pytest.mark.parametrize("what", ["import fasttrain_doctor", "from fasttrain_doctor.cli import main; main(['--help'])"])
