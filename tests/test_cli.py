@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -14,12 +11,11 @@ from typing import Any
 import click
 import pytest
 
-from fasttrain_doctor import cli, explain
+from fasttrain_doctor import cli
 from fasttrain_doctor.cli_ending import ending
 from fasttrain_doctor.cli_parts import ScriptCommand, duration
 from fasttrain_doctor.errors import DoctorError, NothingMeasured, ScriptFailed, UsageError
 from fasttrain_doctor.evidence import Effect
-from fasttrain_doctor.reports import page
 
 from .link_tree import ROOT
 
@@ -266,155 +262,6 @@ def test_the_version(capsys):
     from fasttrain_doctor import __version__
 
     assert capsys.readouterr().out == f"fasttrain-doctor {__version__}\n"
-
-
-# explain
-
-
-def test_every_page_is_found_by_each_of_its_names():
-    everything = explain.pages()
-    assert {"bottleneck", "fix"} == {entry.kind for entry in everything}
-    for entry in everything:
-        assert explain.find(entry.name) == entry
-        assert explain.find(entry.name.replace("-", "_").upper()) == entry
-        assert entry.text().startswith(f"# {entry.name}")
-        if entry.code:
-            assert explain.find(entry.code.lower()) == entry
-
-
-def test_names_are_told_apart():
-    names = [name for entry in explain.pages() for name in (entry.name, entry.code) if name]
-    assert len(names) == len(set(names))
-
-
-@pytest.mark.parametrize(
-    ("asked_for", "said"),
-    [
-        ("input-wait-oi", "did you mean input-wait-io"),
-        ("IO01", "did you mean"),
-        ("xyzzy", "all names: fasttrain-doctor explain"),
-    ],
-)
-def test_an_unknown_name_draws_the_nearest(capsys, asked_for, said):
-    assert cli.main(["explain", asked_for]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"fasttrain-doctor: error[unknown-name]: nothing is called '{asked_for}'; ")
-    assert said in error
-
-
-def test_explain_without_a_name_lists_all_in_80_columns(capsys):
-    assert cli.main(["explain"]) == 0
-    listed = capsys.readouterr().out
-    assert all(entry.name in listed for entry in explain.pages())
-    assert max(map(len, listed.splitlines())) <= 80
-
-
-def test_a_page_is_markdown_in_a_pipe_and_laid_out_on_a_terminal(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    text = "# name\n\n## What it measures\n\nsome *text*\n"
-    pipe, terminal = io.StringIO(), io.StringIO()
-    terminal.isatty = lambda: True
-    page.show(text, pipe)
-    page.show(text, terminal)
-    assert pipe.getvalue() == text
-    assert "some" in terminal.getvalue()
-    assert "##" not in terminal.getvalue()
-
-
-# check, runs
-
-
-def test_check_tells_of_this_machine(doctor):
-    said = doctor.command("check")
-    assert said.code == 0, said.stderr
-    assert "CPU cores" in said.stdout
-    facts = json.loads(doctor.command("check", "--json").stdout)
-    assert 0 < facts["machine"]["cores"] <= facts["machine"]["logical_cores"] == os.cpu_count()
-    assert isinstance(facts["limits"], list)
-
-
-def test_runs_are_listed_newest_first_and_broken_ones_by_what_is_wrong(doctor):
-    assert doctor.command("runs").stdout == "no runs here; start with: fasttrain-doctor diagnose train.py\n"
-    from fasttrain_doctor.run import create_run
-
-    kept = doctor.folder / "kept"
-    first = create_run(kept, "train.py").run
-    second = create_run(kept, "other.py").run
-    first.info_file.write_text("{")
-    header, *rows = doctor.command("runs", "--out", str(kept)).stdout.splitlines()
-    assert header.split() == ["RUN", "STATUS", "STEP", "TUNED"]
-    statuses = {row.split()[0]: row.split()[1] for row in rows}
-    assert statuses == {first.id: "corrupt", second.id: "running"}
-
-
-@pytest.mark.parametrize("verb", ["report", "restore", "apply"])
-def test_a_run_that_is_not_there_is_a_usage_error(doctor, verb):
-    said = doctor.command(verb, "nonsense")
-    assert said.code == 2
-    assert said.stderr.startswith("fasttrain-doctor: error[run-missing]: nonsense")
-
-
-# the demo
-
-
-def test_the_demo_says_what_to_install(monkeypatch, capsys):
-    from fasttrain_doctor import demo
-
-    monkeypatch.setattr(demo, "NEEDS", {"no_such_module": "torchvision"})
-    assert cli.main(["demo"]) == 2
-    error = capsys.readouterr().err
-    assert "error[demo-needs-vision]" in error
-    assert "pip install 'fasttrain-doctor[vision]'" in error
-
-
-def test_the_demos_photos_are_real_jpeg_files_and_the_same_every_time(tmp_path):
-    from PIL import Image
-
-    from fasttrain_doctor.demo import make_images
-
-    made = make_images.make(tmp_path / "a", count=8)
-    assert made.files == 8
-    make_images.make(tmp_path / "b", count=8)
-    files = sorted((tmp_path / "a").rglob("*.jpg"))
-    assert sum(file.stat().st_size for file in files) == made.bytes
-    for file in files:
-        with Image.open(file) as image:
-            image.load()
-            assert image.format == "JPEG"
-            assert image.size in make_images.SIZES
-        assert file.read_bytes() == (tmp_path / "b" / file.relative_to(tmp_path / "a")).read_bytes()
-
-
-def test_the_demos_script_trains_and_learns(tmp_path, monkeypatch):
-    from fasttrain_doctor import demo
-
-    monkeypatch.setattr("fasttrain_doctor.demo.make_images.SCENE", (1100, 800))
-    demo.prepare(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "train.py", "--epochs", "2", "--image-size", "32"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == "480 photos of 4 kinds, training on cpu" or "cuda" in lines[0]
-    assert float(lines[-1].rpartition(" ")[2]) > 0.4  # four kinds: chance is 0.25
-    assert (tmp_path / "checkpoint.pt").exists()
-
-
-@pytest.mark.parametrize("keep", [True, False])
-def test_the_demo_leaves_the_run_and_takes_its_photos_along(monkeypatch, keep):
-    from fasttrain_doctor import demo
-
-    monkeypatch.setattr(demo, "prepare", lambda folder: (folder / demo.PHOTOS).mkdir())
-    before = Path.cwd()
-    with demo.place(keep=keep):
-        folder = Path.cwd()
-        (folder / ".fasttrain-doctor").mkdir()
-    assert Path.cwd() == before
-    assert (folder / ".fasttrain-doctor").is_dir()
-    assert (folder / demo.PHOTOS).is_dir() == keep
 
 
 def test_script_commands_know_where_our_options_end():
