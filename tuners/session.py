@@ -9,7 +9,8 @@ so that whoever drives it is ordinary sequential code::
     {"do": "profile", "steps", "path"}             -> {"done": "profile", "path"}
     {"do": "block", "arm", "plan", "replay", "steps", "seconds", "warm"}
                                                    -> {"done": "block", ..., "start", "touched"}
-    {"do": "losses", "keep"}                       -> {"done": "losses", "losses"}
+    {"do": "run", "steps", "seconds", "warm"}      -> like observe, nothing recorded
+    {"do": "losses"}                               -> {"done": "losses", "losses"}   kept where a plan was installed
     {"do": "close", "arm"} | {"do": "stop"} | {"do": "free"}
 
 Any command may be answered by ``{"failed": reason}``. End of file: the other side has ended.

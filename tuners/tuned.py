@@ -45,6 +45,7 @@ class Applies:
     """The objects the settings were measured on; ``run`` says so where it finds others."""
 
     dataset: str | None = None  # qualified class
+    dataset_length: int | None = None  # only where another loader differs from the training one by nothing else
     file: str | None = None  # where the training loader is made
     line: int | None = None
     sampler: str | None = None
@@ -189,7 +190,13 @@ _SCRIPT: dict[str, type | tuple[type, ...]] = {
     "settings": dict,
     **_NUMBER,
 }
-_LOADER: dict[str, type | tuple[type, ...]] = {"dataset": str, "file": str, "line": int, "sampler": str}
+_LOADER: dict[str, type | tuple[type, ...]] = {
+    "dataset": str,
+    "dataset_length": int,
+    "file": str,
+    "line": int,
+    "sampler": str,
+}
 _SETTING: dict[str, type | tuple[type, ...]] = {
     "value": (bool, int, float, str, dict),
     "effect": str,
@@ -230,6 +237,29 @@ def plan_for(config: TunedConfig, script: str) -> Plan | None:
     """Return the plan for a script's table (see ``key_for``), None where the config has none."""
     entry = config.entries.get(script)
     return None if entry is None else {setting.fix: setting.value for setting in entry.settings}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to install for one script: its plan, and the facts of the loader it is for."""
+
+    plan: Plan
+    loader: Mapping[str, Any]
+
+
+def settings_for(config: TunedConfig, script: str, path: Path) -> Settings:
+    """Return what the config at ``path`` holds for a script, given by its path or as a module.
+
+    Raises:
+        UsageError: ``script-not-tuned``.
+    """
+    name = key_for(script, path.resolve().parent, Path.cwd())
+    entry = config.entries.get(name)
+    if entry is None:
+        known = ", ".join(sorted(config.entries)) or "no script"
+        raise UsageError("script-not-tuned", f"{path} holds settings for {known}, not for {name}")
+    loader = {key: getattr(entry.applies, key) for key in _LOADER if getattr(entry.applies, key) is not None}
+    return Settings({setting.fix: setting.value for setting in entry.settings}, loader)
 
 
 def _assignments(held: Mapping[str, object]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from fasttrain_doctor.probe import state
+from fasttrain_doctor.probe import device, loading, state, training
 from fasttrain_doctor.probe.loop import Key, Loop
 from fasttrain_doctor.tuners.fixes import Change, Plan, all_fixes
 
@@ -42,6 +42,9 @@ class Applied:
             loop.on_backward = self._on_backward
         if any(c.optimizer for c in parts):
             loop.on_step = self._on_step
+        if any(c.copy for c in parts):
+            device.install_copies()
+            loop.on_copy = self._copy
         if any(c.step for c in parts):
             _wrap_steps()
             _StepHook.active = self._step
@@ -49,7 +52,7 @@ class Applied:
     def detach(self, loop: Loop) -> None:
         """Switch off and undo, newest first."""
         self._leave()
-        loop.on_forward = loop.on_backward = loop.on_step = None
+        loop.on_forward = loop.on_backward = loop.on_step = loop.on_copy = None
         if self._leave in loop.on_border:
             loop.on_border.remove(self._leave)
         _StepHook.active = None
@@ -70,6 +73,18 @@ class Applied:
                 source = change.batches(source)
                 self.touched[name] = "training batches"
         return source
+
+    def dataset(self, loader: Any) -> Any:
+        """Return the data set this plan fetches from in place of the loader's own, or None."""
+        for name, change in self.changes.items():
+            if change.dataset is not None and (changed := change.dataset(loader)) is not None:
+                self.touched[name] = state.qualname(loader.dataset)
+                return changed
+        return None
+
+    def _copy(self, call: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
+        hook = next(c.copy for c in self.changes.values() if c.copy is not None)
+        return hook(call, tensor, args, kwargs)
 
     def _on_forward(self, module: Any) -> None:
         for name, change in self.changes.items():
@@ -172,14 +187,18 @@ def _wrap_steps() -> None:
 # -- plans installed from the start: confirming runs, `run`, `enable()` ---------------------------------------------
 
 
+_TELLING = ("dataset", "sampler", "dataset_length")
+
+
 def matches(facts: Mapping[str, Any], target: Mapping[str, Any] | None) -> bool:
-    """Whether a loader is the one a plan was made for. Sizes may differ between runs; what it reads may not."""
-    if target is None:
+    """Whether a loader is the one a plan was made for.
+
+    By what it reads and in which order; by its size too where the plan names one, because another loader differs by
+    nothing else.
+    """
+    if not target:
         return False
-    return all(facts.get(key) == target.get(key) for key in ("dataset", "sampler", "drop_last")) and (
-        # Two loaders of one class (training and evaluation) differ in size: then the size decides.
-        facts.get("dataset_length") == target.get("dataset_length") or target.get("unique", False)
-    )
+    return all(facts.get(key) == target[key] for key in _TELLING if target.get(key) is not None)
 
 
 class FromStart:
@@ -188,8 +207,9 @@ class FromStart:
     def __init__(self, loop: Loop, plan: Plan, target: Mapping[str, Any] | None) -> None:
         self.applied = Applied(plan)
         self.target = target
+        self._sources: dict[int, Callable[[], Any]] = {}
         self.applied.attach(loop)
-        if self.applied.loader:
+        if self.applied.loader or any(c.dataset for c in self.applied.changes.values()):
             self._on_iterators()
         if any(c.batches for c in self.applied.changes.values()):
             loop.take = self._take
@@ -197,29 +217,32 @@ class FromStart:
     def _on_iterators(self) -> None:
         from torch.utils.data import DataLoader
 
-        from fasttrain_doctor.probe import loading
-
         original = DataLoader._get_iterator
 
         @functools.wraps(original)
         def _get_iterator(loader: Any) -> Any:
+            source = loader
             try:
                 mine = self._mine(loading.key(loader))
                 if mine:
                     self._set(loader)
+                    source = self._source(loader)
             except Exception as error:
                 state.degraded("plan-loader", error)
                 mine = False
-            iterator = original(loader)
+            iterator = original(source)
             if mine and loader.persistent_workers and loader._iterator is None:
                 loader._iterator = iterator
             return iterator
 
         DataLoader._get_iterator = _get_iterator  # type: ignore[method-assign, assignment]
 
-    def _mine(self, key: Key) -> bool:
-        from fasttrain_doctor.probe import loading
+    def _source(self, loader: Any) -> Any:
+        """Return the loader, or one like it that reads the plan's data set; the user's own keeps its own."""
+        dataset = self.applied.dataset(loader)
+        return loader if dataset is None else loading.like(loader, dataset=dataset)
 
+    def _mine(self, key: Key) -> bool:
         return matches(loading.facts_of(key), self.target)
 
     def _set(self, loader: Any) -> None:
@@ -241,16 +264,11 @@ class FromStart:
     def _take(self, iterator: Any, key: Key) -> Callable[[], Any] | None:
         if not self._mine(key):
             return None
-        sources = state.iterators
-        number, _ = sources.get(iterator)
+        number, _ = state.iterators.get(iterator)
         source = self._sources.get(number)
         if source is None:
-            from fasttrain_doctor.probe import loading
-
             source = self._sources[number] = self.applied.batches(lambda: loading.native_next(iterator))
         return source
-
-    _sources: dict[int, Callable[[], Any]] = {}  # noqa: RUF012  one per process
 
 
 def _read_plan() -> dict[str, Any]:
@@ -273,7 +291,6 @@ def install_for_run() -> None:
 
 def install_unwatched(plan: Plan, target: Mapping[str, Any] | None) -> None:
     """Install ``plan`` with only the hooks it needs; nothing is recorded."""
-    from fasttrain_doctor.probe import loading, training
     from fasttrain_doctor.probe.recorder import Recorder
 
     state.recorder = Recorder(os.devnull)

@@ -28,6 +28,10 @@ def arm() -> None:
 
         command = Control(address)
     state.loop = Loop(command)
+    if "FASTTRAIN_DOCTOR_GUARD" in os.environ:
+        from fasttrain_doctor.probe import guard
+
+        state.loop.on_first_update = guard.loop_began
     _process_fact()
     from fasttrain_doctor.probe import device, fetching, loading, spans, training
 
@@ -84,6 +88,7 @@ def _plan_from_start() -> None:
     if os.environ.get("FASTTRAIN_DOCTOR_PLAN"):
         from fasttrain_doctor.probe import applied
 
+        state.loop.losses = []
         applied.install_for_trial(state.loop)
 
 

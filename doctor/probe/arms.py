@@ -38,6 +38,9 @@ class Arm:
         began = clock()
         self.key = key
         loader = loading.latest(key)
+        dataset = self.applied.dataset(loader)
+        if dataset is not None:
+            loader = loading.like(loader, dataset=dataset)
         self.view = View(loader, self.applied.loader, timeout=_WORKER_TIMEOUT)
         if self.replay is not None:
             self._source = replay.source(self.replay, loader, self)

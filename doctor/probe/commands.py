@@ -82,6 +82,8 @@ def report(loop: Loop) -> dict[str, Any]:
     assert program is not None
     message = program.report()
     message |= {"updates": loop.updates, "began": loop.began}
+    if message["done"] == "observe":
+        message["record_ns"] = state.recorder.cost()
     if message["done"] == "block":
         message |= arms.rest(loop)
     return message
@@ -90,6 +92,11 @@ def report(loop: Loop) -> dict[str, Any]:
 def _observe(loop: Loop, command: dict[str, Any]) -> None:
     state.recorder.on = True
     loop.program = Steps("observe", command["steps"], command["seconds"])
+
+
+def _run(loop: Loop, command: dict[str, Any]) -> None:
+    state.recorder.on = False
+    loop.program = Steps("run", command["steps"], command["seconds"], command["warm"])
 
 
 def _border(loop: Loop, command: dict[str, Any]) -> dict[str, Any]:
@@ -110,9 +117,6 @@ def _block(loop: Loop, command: dict[str, Any]) -> None:
 
 
 def _losses(loop: Loop, command: dict[str, Any]) -> dict[str, Any]:
-    if command["keep"]:
-        loop.losses = []
-        return {"done": "losses", "losses": []}
     kept, loop.losses = loop.losses or [], None
     return {"done": "losses", "losses": [float(x.float().item()) for x in kept]}
 
@@ -128,6 +132,7 @@ def _stop(loop: Loop, command: dict[str, Any]) -> None:
 
 _COMMANDS: dict[str, Any] = {
     "observe": _observe,
+    "run": _run,
     "border": _border,
     "profile": _profile,
     "block": _block,

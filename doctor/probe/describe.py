@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from types import FrameType
 from typing import Any
 
@@ -54,6 +55,7 @@ def loader(obj: Any) -> dict[str, Any]:
         "transforms": transforms(dataset),
         "file": at[0] if at else None,
         "line": at[1] if at else None,
+        "function": at[2] if at else None,
     }
 
 
@@ -105,12 +107,22 @@ def batch(data: Any) -> dict[str, Any]:
     if not tensors:
         return {"batch_bytes": None}
     largest = max(tensors, key=lambda t: t.numel() * t.element_size())
+    _largest.append(weakref.ref(largest))
+    del _largest[:-2]  # a loop that fetches one ahead copies the one before
     return {
         "batch_bytes": sum(t.numel() * t.element_size() for t in tensors),
         "batch_dtype": str(largest.dtype).removeprefix("torch."),
         "batch_shape": list(largest.shape),
         "batch_pinned": bool(largest.device.type == "cpu" and initialized() and largest.is_pinned()),
     }
+
+
+_largest: list[weakref.ref[Any]] = []
+
+
+def is_largest(tensor: Any) -> bool:
+    """Whether this is the largest tensor of a batch described lately."""
+    return any(ref() is tensor for ref in _largest)
 
 
 def optimizer(obj: Any) -> dict[str, Any]:

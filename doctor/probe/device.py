@@ -8,7 +8,9 @@ interval as host-bound: the device was waiting for work.
 from __future__ import annotations
 
 import functools
+import threading
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from fasttrain_doctor.probe import describe, spans, state
@@ -62,30 +64,57 @@ def _begin() -> None:
     loop.device = Light(functools.partial(torch.cuda.Event, enable_timing=True))
     loop.on_border.append(loop.device.border)
     spans.install_on_device()
-    torch.Tensor.to = _copy(torch.Tensor.to)  # type: ignore[method-assign]
-    torch.Tensor.cuda = _copy(torch.Tensor.cuda)  # type: ignore[method-assign]
+    install_copies()
+
+
+def install_copies() -> None:
+    """Hook moves of host tensors to a device; called once one is in use, or a plan changes copies."""
+    import torch
+
+    if getattr(torch.Tensor.to, "__wrapped__", None) is None:
+        torch.Tensor.to = _copy(torch.Tensor.to)  # type: ignore[method-assign]
+        torch.Tensor.cuda = _copy(torch.Tensor.cuda)  # type: ignore[method-assign]
+
+
+def _to_device(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    import torch
+
+    wanted = kwargs.get("device", args[0] if args else None)
+    if isinstance(wanted, torch.Tensor):
+        return wanted.is_cuda
+    return isinstance(wanted, (str, int, torch.device)) and torch.device(wanted).type == "cuda"
 
 
 def _copy(original: Any) -> Any:
+    always = original.__name__ == "cuda"
+
     @functools.wraps(original)
     def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.is_cuda or state.inside.depth or not state.loop.began:
+        loop = state.loop
+        if self.is_cuda or state.inside.depth or loop.off or not (always or _to_device(args, kwargs)):
             return original(self, *args, **kwargs)
         t0, cpu0 = clock(), thread_clock()
-        out = original(self, *args, **kwargs)
+        if loop.on_copy is not None and threading.get_ident() == loop.thread:
+            out = loop.on_copy(original, self, args, kwargs)
+        else:
+            out = original(self, *args, **kwargs)
         try:
-            if out.is_cuda:
-                pinned = self.is_pinned()
-                flag = int(pinned) | (2 if kwargs.get("non_blocking") else 0)
-                size = self.numel() * self.element_size()
-                state.recorder.write(Kind.COPY, flag, 0, t0, clock(), cpu0, thread_clock(), size)
-                if state.loop.device is not None:
-                    state.loop.device.mark(Interval.H2D)
+            flag = int(self.is_pinned()) | (2 if kwargs.get("non_blocking") else 0)
+            size = self.numel() * self.element_size()
+            state.recorder.write(Kind.COPY, flag, 0, t0, clock(), cpu0, thread_clock(), size)
+            if loop.device is not None and threading.get_ident() == loop.thread:
+                loop.device.mark(Interval.H2D)
+            if not _moved and describe.is_largest(self):
+                _moved.append(True)
+                state.recorder.fact("moved", moved=True)
         except Exception as error:
             state.degraded("copy", error)
         return out
 
     return copy
+
+
+_moved: list[bool] = []  # whether a batch's largest tensor was seen to be copied as it came
 
 
 def install() -> None:

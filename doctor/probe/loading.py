@@ -25,6 +25,7 @@ hollow: weakref.WeakSet[Any] = weakref.WeakSet()
 _spent: dict[Key, int] = {}  # ns in next, by loader
 _latest: dict[Key, Any] = {}  # the newest loader of each key, without its iterator
 _MOST_KEYS = 64
+_BATCH_LOOKS = 6  # batches described: a device is only known to be in use after the first ones
 _original_next: Any = None
 
 
@@ -42,6 +43,14 @@ def training_key(loop: Any) -> Key | None:
     """Return the key of the loader that leads to backwards and is waited for most, or None."""
     known = [k for k in loop.training if k in _latest]
     return max(known, key=lambda k: _spent.get(k, 0), default=None)
+
+
+def like(loader: Any, **changed: Any) -> Any:
+    """Return a loader like this one that holds no iterator, with some attributes changed."""
+    held = object.__new__(type(loader))
+    held.__dict__.update(loader.__dict__)
+    held.__dict__.update(changed, _iterator=None)
+    return held
 
 
 def latest(which: Key) -> Any:
@@ -137,10 +146,7 @@ def _made(iterator: Any, loader: Any, t0: int, cpu0: int, reset: bool) -> None:
     serial_of, which = number(loader), key(loader)
     _loader_of[iterator] = serial_of, which
     if len(_latest) < _MOST_KEYS:
-        held = object.__new__(type(loader))
-        held.__dict__.update(loader.__dict__)
-        held.__dict__["_iterator"] = None
-        _latest[which] = held
+        _latest[which] = like(loader)
     serial, _ = state.iterators.get(iterator)
     state.recorder.write(
         Kind.ITERATOR, 0, serial, t0, clock(), cpu0, thread_clock(), serial_of, iterator._num_workers, int(reset)
@@ -182,9 +188,12 @@ def _wrap_next(original: Any) -> Any:
             state.recorder.write(Kind.NEXT, flag, iterator, t0, t1, cpu0, cpu1, serial)
         try:
             loop.after_next(which, data)
-            if _described.get(serial, 0) < 1:
-                _described[serial] = 1
-                state.recorder.fact("batch", loader=serial, **describe.batch(data))
+            looks = _described.get(serial, 0)
+            if looks < _BATCH_LOOKS:
+                _described[serial] = looks + 1
+                facts = describe.batch(data)
+                if looks == 0:
+                    state.recorder.fact("batch", loader=serial, **facts)
         except Exception as error:
             state.degraded("next", error)
         return data

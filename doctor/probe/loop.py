@@ -57,6 +57,7 @@ class Loop:
         self.take: Callable[[Any, Key], Callable[[], Any] | None] | None = None  # an arm's source of batches
         self.on_forward: Callable[[Any], None] | None = None
         self.on_backward: Callable[[Any, Any, Any], Callable[..., Any]] | None = None
+        self.on_copy: Callable[[Any, Any, Any, Any], Any] | None = None
         self.on_step: Callable[[Any], None] | None = None
         self.on_border: list[Callable[[], None]] = []
         self.losses: list[Any] | None = None

@@ -109,6 +109,17 @@ class Recorder:
                 return False
             return True
 
+    @staticmethod
+    def cost() -> float:
+        """Return what one record with its four clock readings costs here, in ns."""
+        scratch = bytearray(SIZE)
+        rounds = 400
+        began = clock()
+        for _ in range(rounds):
+            t0, cpu0 = clock(), thread_clock()
+            RECORD.pack_into(scratch, 0, 1, 0, 1, 1, t0, clock(), cpu0, thread_clock(), 0, 0, 0)
+        return (clock() - began) / rounds
+
     def lose(self, why: str) -> None:
         """Stop recording for good and say so once."""
         if self.lost is None:

@@ -126,7 +126,7 @@ def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             return
         serial, new = state.optimizers.get(optimizer)
         if new:
-            state.recorder.fact("optimizer", id=serial, **describe.optimizer(optimizer))
+            state.recorder.fact("optimizer", id=serial, framework=describe.framework(), **describe.optimizer(optimizer))
         state.loop.before_step(optimizer)
         state.inside.optimizer += 1
         _open_steps[id(optimizer)] = (serial, clock(), thread_clock())

@@ -1,0 +1,187 @@
+"""Everything one diagnosis has found so far, and the public diagnosis made of it at whatever point it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fasttrain_doctor import __version__
+from fasttrain_doctor.diagnosis import (
+    Candidate,
+    Change,
+    Diagnosis,
+    FindingFacts,
+    FloorFacts,
+    LoaderFacts,
+    NotMeasured,
+    OperatorFacts,
+    Overhead,
+    Startup,
+    Status,
+    Steps,
+    StepTime,
+    TrialFacts,
+    Tuned,
+)
+from fasttrain_doctor.evidence import Device, Evidence, Floor, Machine, Operator
+from fasttrain_doctor.gather import Watched, epoch_of, loop_of
+from fasttrain_doctor.rules import Finding, Rule
+
+if TYPE_CHECKING:
+    from fasttrain_doctor.tuners.search import SearchResult
+
+_NO_LOADER = "the loop asks no loader for its batches"
+
+
+@dataclass
+class Case:
+    """Filled stage by stage; ``diagnosis()`` can be asked for at any moment."""
+
+    script: str
+    command: list[str]
+    started: str
+    machine: Machine
+    watched: Watched | None = None
+    startup: Startup | None = None
+    floor: Floor | None = None
+    operators: Sequence[Operator] | None = None
+    device: Device | None = None
+    evidence: Evidence | None = None
+    findings: Sequence[tuple[Rule, Finding]] = ()
+    trials: list[TrialFacts] = field(default_factory=list)
+    noise: float | None = None
+    search: SearchResult | None = None
+    tuned: Tuned | None = None
+    candidate: Candidate | None = None
+    trace: str | None = None
+    overhead: Overhead | None = None
+    degraded: list[str] = field(default_factory=list)
+    not_measured: dict[str, str] = field(default_factory=dict)
+    unprotected: list[Change] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    executions: int = 0
+    interrupted: bool = False
+    failed: str | None = None
+    seconds: float | None = None
+
+    def missing(self, what: str, why: str) -> None:
+        """Note what was not measured; the first reason stands."""
+        self.not_measured.setdefault(what, why)
+
+    @property
+    def status(self) -> Status:
+        """How the diagnosis ended."""
+        if self.failed is not None or self.watched is None:
+            return "interrupted" if self.interrupted else "failed"
+        if self.interrupted:
+            return "interrupted"
+        return "degraded" if self.degraded else "complete"
+
+    def diagnosis(self) -> Diagnosis:
+        """Return the public diagnosis of what is known; its verdict is left to the report."""
+        w = self.watched
+        b = w.breakdown if w is not None else None
+        return Diagnosis(
+            tool=__version__,
+            status=self.status,
+            degraded=self.degraded,
+            not_measured=[NotMeasured(what=k, why=v) for k, v in self._absent().items()],
+            command=self.command,
+            script=self.script,
+            started=self.started,
+            seconds=self.seconds,
+            machine=dataclasses.asdict(self.machine),
+            clock=None if b is None else b.clock,  # type: ignore[arg-type]
+            loop=None if w is None else loop_of(w),
+            steps=None
+            if b is None
+            else Steps(
+                measured=b.measured,
+                warmup=b.warmup,
+                found_by=b.found_by,  # type: ignore[arg-type]
+                batches_per_step=b.batches_per_step,
+                samples_per_step=b.samples_per_step,
+            ),
+            step=None if b is None else StepTime(mean=b.mean, median=b.median, p10=b.p10, p90=b.p90),
+            phases=None if b is None else {phase.value: seconds for phase, seconds in b.phases.items()},
+            data=None if b is None else b.data,
+            inferred=[] if b is None else list(b.inferred),
+            other=None if b is None else dict(b.other),
+            hidden=None if b is None else dict(b.hidden),
+            contention=None if b is None else b.contention,
+            loader=None if w is None else _loader(w),
+            epoch=None if w is None else epoch_of(w),
+            startup=self.startup,
+            ranks=None if w is None else w.ranks,
+            floor=_floor(self.floor),
+            findings=[_finding(rule, found) for rule, found in self.findings],
+            trials=list(self.trials),
+            noise=self.noise,
+            tuned=self.tuned,
+            candidate=self.candidate,
+            verdict="",
+            operators=None if self.operators is None else [_operator(o) for o in self.operators],
+            device=None if self.device is None else dataclasses.asdict(self.device),
+            trace=self.trace,
+            overhead=self.overhead,
+            unprotected=self.unprotected,
+            moved=self.moved,
+            step_seconds=[] if w is None else [s.seconds for s in w.window.every],
+            executions=self.executions,
+        )
+
+    def _absent(self) -> Mapping[str, str]:
+        out = dict(self.not_measured)
+        if self.failed is not None:
+            out.setdefault("everything", self.failed)
+        if self.watched is None:
+            return out
+        b = self.watched.breakdown
+        if not self.machine.gpus:
+            out.setdefault("h2d", "no accelerator: nothing is copied to a device")
+        elif b.phases.get("h2d") is None:  # type: ignore[call-overload]
+            out.setdefault("h2d", "the training used no accelerator")
+        if self.watched.loader is None:
+            out.setdefault("floor", _NO_LOADER)
+            out.setdefault("loader", _NO_LOADER)
+        else:
+            out.setdefault("transforms", "transforms are not timed one by one")
+        return out
+
+
+def _loader(w: Watched) -> LoaderFacts | None:
+    if w.loader is None:
+        return None
+    return LoaderFacts(
+        num_workers=w.loader.num_workers,
+        prefetch_factor=w.loader.prefetch_factor,
+        pin_memory=w.loader.pin_memory,
+        persistent_workers=w.loader.persistent_workers,
+        batch_size=w.loader.batch_size,
+        transforms=None,
+        hot_lines=None,
+    )
+
+
+def _floor(floor: Floor | None) -> FloorFacts | None:
+    if floor is None or floor.baseline is None or floor.ceiling is None:
+        return None
+    return FloorFacts(step=floor.baseline / floor.ceiling, ceiling=floor.ceiling)
+
+
+def _finding(rule: Rule, found: Finding) -> FindingFacts:
+    evidence: dict[str, Any] = dict(found.evidence)
+    return FindingFacts(
+        code=rule.code,
+        rule=rule.name,
+        lost=found.lost,
+        message=found.message,
+        evidence=evidence,
+        fixes=list(rule.fixes),
+    )
+
+
+def _operator(o: Operator) -> OperatorFacts:
+    return OperatorFacts(phase=o.phase.value, name=o.name, seconds=o.seconds, calls=o.calls, device=o.device)

@@ -1,0 +1,406 @@
+"""The stages of a diagnosis in order: watch, look deep, replay, judge, try, confirm. Each leaves what it found in the case."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fasttrain_doctor import gather, journal, snapshot
+from fasttrain_doctor.case import Case
+from fasttrain_doctor.diagnosis import Change, Overhead, TrialFacts
+from fasttrain_doctor.errors import DoctorError, NothingMeasured, ScriptFailed
+from fasttrain_doctor.evidence import Effect, Evidence
+from fasttrain_doctor.launch import Command, Streams
+from fasttrain_doctor.progress import Progress
+from fasttrain_doctor.recorded import Recorded, read_probe
+from fasttrain_doctor.rules import diagnose as find
+from fasttrain_doctor.run import RunWriter
+from fasttrain_doctor.tuners.bench import SessionEnded
+from fasttrain_doctor.tuners.driven import Driven
+from fasttrain_doctor.tuners.fixes import all_fixes
+from fasttrain_doctor.tuners.session import Session, Setup
+
+STEPS = 60  # of the window, unless asked for otherwise
+WINDOW_SECONDS = 8.0  # after which fewer steps do, but no fewer than FEWEST
+FEWEST = 8
+MOST_SECONDS = 60.0  # of watching, however slow the steps are
+PROFILED = 4
+DATA_WORTH = 0.02  # a share of the step below which the replay floor has nothing to say
+MOST_STARTS = 6  # new processes a search may need where the script is short
+FLOOR_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a diagnosis may do: seconds in all, seconds until a hang, what fixes may change."""
+
+    budget: float
+    timeout: float
+    steps: int | None
+    trials: bool
+    allow: Effect
+    max_workers: int | None
+
+
+class Diagnosing:
+    """One diagnosis under way. ``run`` goes through the stages; ``clean`` leaves the user's files as they were."""
+
+    def __init__(
+        self,
+        command: Command,
+        writer: RunWriter,
+        case: Case,
+        limits: Limits,
+        streams: Streams,
+        progress: Progress,
+    ) -> None:
+        self.command, self.writer, self.case, self.limits = command, writer, case, limits
+        self.streams, self.progress = streams, progress
+        self.began = time.monotonic()
+        self.started = 0.0  # seconds from the start of a process until its loop was found
+        self._session: Session | None = None
+        folders = {Path.cwd(), *([command.script.resolve().parent] if command.script is not None else [])}
+        self._before = snapshot.snapshot(sorted(folders))
+        self._put_back: set[str] = set()
+
+    def left(self) -> float:
+        """Seconds of the budget left."""
+        return self.limits.budget - (time.monotonic() - self.began)
+
+    def run(self) -> None:
+        """Go through the stages.
+
+        Raises:
+            ScriptFailed, NothingMeasured: before enough was measured.
+        """
+        with ExitStack() as stack:
+            stack.callback(self._end_session)
+            session = self._start(self.streams)
+            if not self.watch(session):
+                return
+            case = self.case
+            world = case.watched.ranks.world if case.watched is not None else 1
+            if world > 1:
+                why = f"{world} ranks train together: blocks of one rank alone compare nothing"
+                case.missing("floor", why)
+                case.missing("trials", why)
+                self.deep(session)
+                self.judge()
+                return
+            self.deep(session)
+            bench = self._bench(session)
+            self.replay(bench)
+            self.judge()
+            if self.limits.trials:
+                self.search(bench)
+            else:
+                case.missing("trials", "trials were turned off")
+        self.clean()
+        if self.limits.trials and not self.case.interrupted:
+            self.confirm()
+
+    # -- processes --------------------------------------------------------------------------------------------------
+
+    def _setup(self, streams: Streams) -> Setup:
+        run = self.writer.run
+        folder = run.probe if self.case.executions == 0 else run.trials / f"{self.case.executions:02d}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return Setup(self.command, run.folder, folder, streams, os.environ)
+
+    def _start(self, streams: Streams) -> Session:
+        """Start the script and wait until its loop has been found."""
+        session = Session(self._setup(streams))
+        self._session = session
+        self.case.executions += 1
+        session.__enter__()
+        hello = session.hello(self.limits.timeout)
+        self.started = time.monotonic() - session.started
+        if hello is None:
+            self._explain_absence(session)
+        return session
+
+    def _again(self, reason: str) -> Session:
+        """Start the script anew for a search that has not ended."""
+        if self.case.executions > MOST_STARTS:
+            raise SessionEnded(f"{reason}; it was started {self.case.executions} times already")
+        self.clean()
+        self.progress.say(f"{reason}: starting it again")
+        try:
+            session = self._start(self._quiet_streams())
+        except DoctorError as error:
+            raise SessionEnded(str(error)) from error
+        self._border(session)
+        return session
+
+    def _quiet_streams(self) -> Streams:
+        run = self.writer.run
+        name = f"{self.case.executions:02d}"
+        return Streams(
+            run.trials / f"{name}.stdout.log", run.trials / f"{name}.stderr.log", terminals=self.streams.terminals
+        )
+
+    def _end_session(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.stop()
+
+    def clean(self) -> None:
+        """Stop the script and put the user's files back."""
+        self._end_session()
+        first = self.case.executions <= 1
+        done = journal.restore(self.writer.run.folder, discard=not first)
+        self._put_back |= set(done.put_back)
+        known = {(c.path, c.what) for c in self.case.unprotected}
+        for path, why in done.unprotected:
+            if (path, why) not in known:
+                self.case.unprotected.append(Change(path=path, what=why))
+        if first:
+            self.case.moved += done.moved
+
+    def compare_folders(self) -> None:
+        """Note files that changed and were not kept aside."""
+        after = snapshot.now(self._before)
+        for changed in snapshot.changes(self._before, after, self._put_back):
+            if all(c.path != changed.path for c in self.case.unprotected):
+                self.case.unprotected.append(Change(path=changed.path, what=changed.what))
+
+    # -- stages -----------------------------------------------------------------------------------------------------
+
+    def watch(self, session: Session) -> bool:
+        """Watch the window; False when the script ended in it and enough was seen to judge, but not to go on."""
+        wanted = self.limits.steps or STEPS
+        self.progress.say(f"found the training loop after {self.started:.1f} s; watching up to {wanted} steps")
+        seen, cost, ended = 0, None, None
+        began = time.monotonic()
+        try:
+            while seen < wanted:
+                few = max(1, min(wanted, FEWEST) - seen)
+                over = time.monotonic() - began > WINDOW_SECONDS
+                if (over and seen >= min(wanted, FEWEST)) or time.monotonic() - began > MOST_SECONDS:
+                    break
+                answer = session.ask(
+                    {"do": "observe", "steps": few if over else wanted - seen, "seconds": WINDOW_SECONDS},
+                    self.limits.timeout,
+                )
+                seen += int(answer["steps"])
+                cost = float(answer["record_ns"])
+        except SessionEnded as error:
+            ended = error.reason
+        recorded = read_probe(self.writer.run.probe)
+        watched = gather.understand(recorded)
+        self.case.degraded += recorded.degraded()
+        if watched is None or watched.breakdown.measured < 3:
+            if ended is None:
+                raise NothingMeasured(
+                    "too-few-steps", f"{self._name()} took no three whole steps in {MOST_SECONDS:.0f} s"
+                )
+            self._explain_absence(session, watched)
+        assert watched is not None
+        self.case.watched = watched
+        self.case.startup = gather.startup_of(watched, session.started)
+        if cost is not None:
+            self.case.overhead = _overhead(watched, cost)
+        if ended is not None:
+            self._note_end(session, ended)
+            self.judge()
+            return False
+        self._border(session)
+        return True
+
+    def _border(self, session: Session) -> None:
+        assert self.case.watched is not None
+        session.ask({"do": "border", "anchor": self.case.watched.steps.anchor}, 60)
+
+    def _note_end(self, session: Session, reason: str) -> None:
+        status = session.child.wait(5)
+        if status:
+            self.case.degraded.append(f"the script failed after the window (exit status {status})")
+        for what in ("floor", "operators", "trials"):
+            self.case.missing(
+                what, f"{reason} after {len(self.case.watched.window.every)} steps" if self.case.watched else reason
+            )
+
+    def deep(self, session: Session) -> None:
+        """Profile a few steps; what could not be read is noted."""
+        watched = self.case.watched
+        assert watched is not None
+        expected = watched.breakdown.mean * PROFILED
+        if expected > 0.25 * max(self.left(), 1.0):
+            self.case.missing("operators", f"{PROFILED} profiled steps would take {expected:.0f} s")
+            return
+        path = self.writer.run.trace()
+        self.progress.say(f"profiling {PROFILED} steps")
+        answer = session.ask({"do": "profile", "steps": PROFILED, "path": str(path)}, 120 + 20 * expected)
+        if "failed" in answer:
+            self.case.missing("operators", str(answer["failed"]))
+            return
+        self.read_trace(path)
+
+    def read_trace(self, path: Path) -> None:
+        """Read the deep pass's trace."""
+        from fasttrain_doctor.trace import operators
+        from fasttrain_doctor.trace_device import device_metrics
+        from fasttrain_doctor.trace_read import read
+
+        self.case.trace = path.name
+        try:
+            trace = read(path)
+            self.case.operators = operators(trace)
+            self.case.device = device_metrics(trace)
+        except DoctorError as error:
+            self.case.missing("operators", str(error))
+
+    def _bench(self, session: Session) -> Driven:
+        watched = self.case.watched
+        assert watched is not None
+        workers = watched.loader.num_workers if watched.loader is not None else 0
+        return Driven(session, self._again, workers, watched.breakdown.samples_per_step)
+
+    def replay(self, bench: Driven) -> None:
+        """Measure the replay floor where data takes enough of the step to be worth it."""
+        watched = self.case.watched
+        assert watched is not None
+        b = watched.breakdown
+        if watched.loader is None or not b.data:
+            return
+        if b.data < DATA_WORTH * b.mean:
+            self.case.missing("floor", f"data takes {b.data / b.mean:.1%} of the step: nothing to gain there")
+            return
+        if b.mean * 4 * FLOOR_STEPS > 0.3 * max(self.left(), 1.0):
+            self.case.missing("floor", "steps are too slow for the budget")
+            return
+        self.progress.say("replaying one batch: the floor if data cost nothing")
+        try:
+            self.case.floor, why = bench.floor(FLOOR_STEPS)
+        except SessionEnded as error:
+            self.case.missing("floor", error.reason)
+            return
+        if self.case.floor is None:
+            self.case.missing("floor", why)
+
+    def judge(self) -> None:
+        """Let the rules look at what is known."""
+        watched = self.case.watched
+        assert watched is not None
+        self.case.evidence = Evidence(
+            machine=self.case.machine,
+            breakdown=watched.breakdown,
+            loader=watched.loader,
+            optimizers=watched.optimizers,
+            model=watched.model,
+            floor=self.case.floor,
+            operators=tuple(self.case.operators or ()),
+            device=self.case.device,
+            packages=_packages(self.command),
+            framework=watched.framework,
+            world=watched.ranks.world,
+            spans=watched.spans,
+        )
+        self.case.findings = find(self.case.evidence)
+        for rule, finding in self.case.findings:
+            self.progress.say(f"{rule.code} {rule.name}: {finding.message}")
+
+    def search(self, bench: Driven) -> None:
+        """Try fixes on paired blocks; the winner is left as a candidate for the confirmation."""
+        from fasttrain_doctor.tuners.search import search
+
+        assert self.case.evidence is not None
+        reserve = min(0.6 * self.limits.budget, 6 * (self.started + 4.0))
+
+        class Deadline:
+            left = staticmethod(lambda: self.left() - reserve)
+
+        def tried(trial: TrialFacts) -> None:
+            self.case.trials.append(trial)
+            gain = f"{trial.speedup.mid:.2f}x" if trial.speedup is not None else trial.reason
+            self.progress.say(f"tried {_settings(trial.settings)}: {trial.verdict} {gain}")
+
+        result = search(
+            bench,
+            self.case.evidence,
+            self.case.findings,
+            allow=self.limits.allow,
+            budget=Deadline(),
+            max_workers=self.limits.max_workers,
+            on_trial=tried,
+        )
+        self.case.trials = list(result.trials)
+        self.case.noise = None if result.noise is None else result.noise.half_width()
+        for skipped in result.skipped:
+            self.case.missing(skipped.fix, skipped.reason)
+        self.case.search = result
+        self.progress.say(f"search over: {result.stopped_because}")
+
+    def confirm(self) -> None:
+        """Prove the winner in fresh processes."""
+        from fasttrain_doctor.tuners.confirming import confirm_plan
+
+        confirm_plan(self)
+
+    # -- endings ----------------------------------------------------------------------------------------------------
+
+    def _name(self) -> str:
+        return self.command.name
+
+    def _explain_absence(self, session: Session, watched: gather.Watched | None = None) -> None:
+        """Raise what is to be said of a script that ended or hung before enough was measured."""
+        status = session.child.wait(2)
+        session.child.drain()
+        recorded = read_probe(self.writer.run.probe)
+        name = self._name()
+        if status is None:
+            raise NothingMeasured(
+                "timeout",
+                f"{name} has not taken a training step in {self.limits.timeout:.0f} s; a longer wait: --timeout",
+            )
+        if status != 0:
+            how = f"signal {-status}" if status < 0 else f"exit status {status}"
+            raise ScriptFailed(
+                "script-failed", f"{name} failed before enough was measured ({how}); its own message is above"
+            )
+        raise NothingMeasured(*_nothing(name, recorded, watched))
+
+
+def _nothing(name: str, recorded: Recorded, watched: gather.Watched | None) -> tuple[str, str]:
+    armed = any(p.facts_of("process") for p in recorded.processes)
+    if not armed:
+        return "no-torch", f"{name} ended without importing torch: there is no training to measure"
+    if not recorded.trainers:
+        return (
+            "no-training-loop",
+            f"{name} ended without a backward or an optimizer step: there is no training to measure",
+        )
+    took = watched.breakdown.measured if watched is not None else 0
+    return (
+        "too-few-steps",
+        f"{name} ended after too few steps to measure ({took} whole steps after warm-up, at least 3 needed)",
+    )
+
+
+def _overhead(watched: gather.Watched, cost_ns: float) -> Overhead:
+    steps = watched.window.measured
+    first, last = steps[0].start, steps[-1].end
+    count = sum(first <= r.t0 < last for r in watched.process.records)
+    per_step = count * cost_ns / 1e9 / len(steps)
+    return Overhead(per_step=per_step, share=per_step / watched.breakdown.mean)
+
+
+def _packages(command: Command) -> frozenset[str]:
+    """Return which packages some fix needs are there for the script: looked up here when its interpreter is ours."""
+    import sys
+    from importlib.util import find_spec
+
+    if command.argv[0] != sys.executable:
+        return frozenset()
+    needed = {name for fix in all_fixes().values() for name in fix.needs}
+    return frozenset(name for name in needed if find_spec(name) is not None)
+
+
+def _settings(plan: Mapping[str, Any]) -> str:
+    fixes = all_fixes()
+    return ", ".join(fixes[name].applied(value) if name in fixes else name for name, value in plan.items()) or "nothing"

@@ -1,0 +1,156 @@
+"""From one process's records to its steps. Pure.
+
+A step is one optimizer cycle. It ends where the next batch of the training loader is asked for after at least one
+update; where no loader is asked, where the repeating cycle of optimizers closes; without an optimizer, a backward is
+the update. What lies between epochs belongs to no step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from fasttrain_doctor.recorded import Process
+from fasttrain_doctor.records import Kind, Mark, Record
+
+_ASKED_ENOUGH = 0.5  # of the updates must follow a request, else the loader has stopped being asked
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step: ``start`` and ``end`` in ns; ``paused`` ns inside it were the parent's commands."""
+
+    start: int
+    end: int
+    paused: int
+    batches: int
+    updates: int
+    first_of_epoch: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Wall time without pauses."""
+        return (self.end - self.start - self.paused) / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of a process and how they were found.
+
+    ``loaders`` are the numbers of the training loaders, the one waited for most first; ``anchor`` is the optimizer whose
+    step closes the cycle where no loader is asked.
+    """
+
+    steps: tuple[Step, ...]
+    found_by: str  # "loader", "optimizer", "backward" or "update"
+    thread: int
+    loaders: tuple[int, ...]
+    anchor: int | None
+    eval_loaders: tuple[int, ...] = ()
+
+
+def find_steps(process: Process) -> Steps:
+    """Find the steps of a training process. No update at all: no steps."""
+    training = [r for r in process.records if r.kind in (Kind.BACKWARD, Kind.OPTIMIZER)]
+    if not training:
+        return Steps((), "update", 0, (), None)
+    thread = Counter(r.thread for r in training).most_common(1)[0][0]
+    mine = [r for r in process.records if r.thread == thread]
+    updates = [r for r in mine if r.kind is Kind.OPTIMIZER] or [
+        r for r in mine if r.kind is Kind.BACKWARD and not r.flag
+    ]
+    by_optimizer = any(r.kind is Kind.OPTIMIZER for r in mine)
+    loaders = training_loaders(mine)
+    requests = [r for r in mine if r.kind is Kind.NEXT and r.a in loaders]
+    others = tuple(dict.fromkeys(r.a for r in mine if r.kind is Kind.NEXT and r.a not in loaders))
+    pauses = [r for r in mine if r.kind is Kind.MARK and r.flag == Mark.CONTROL]
+    if requests and _still_asked(requests, updates):
+        steps = _by_requests(requests, updates)
+        found_by, anchor = ("loader" if by_optimizer else "backward"), None
+    else:
+        anchor = _anchor(updates) if by_optimizer else None
+        steps = _by_updates(updates, anchor, requests)
+        found_by = "optimizer" if by_optimizer else "update"
+    return Steps(tuple(_with_pauses(steps, pauses)), found_by, thread, loaders, anchor, others)
+
+
+def training_loaders(records: Sequence[Record]) -> tuple[int, ...]:
+    """Return the loaders whose batches lead to backwards, the one waited for most first.
+
+    Every loader asked since the last backward counts, unless a forward without gradients came after it (evaluation);
+    the last one asked before a backward always counts.
+    """
+    waited: Counter[int] = Counter()
+    found: dict[int, None] = {}
+    asked: dict[int, None] = {}
+    last: int | None = None
+    for r in records:
+        if r.kind is Kind.NEXT and r.flag == 0:
+            waited[r.a] += r.t1 - r.t0
+            asked[r.a] = None
+            last = r.a
+        elif r.kind is Kind.FORWARD and not r.flag:
+            asked.clear()
+        elif r.kind is Kind.BACKWARD:
+            found |= asked
+            if last is not None:
+                found[last] = None
+            asked.clear()
+    # One made anew each epoch has many numbers; the order is by time waited.
+    return tuple(sorted(found, key=lambda n: -waited[n]))
+
+
+def _still_asked(requests: Sequence[Record], updates: Sequence[Record]) -> bool:
+    last = requests[-1].t0
+    before = sum(u.t0 < last for u in updates)
+    return before >= _ASKED_ENOUGH * len(updates)
+
+
+def _by_requests(requests: Sequence[Record], updates: Sequence[Record]) -> list[Step]:
+    """Close a step at each request that follows an update. The step after the last request stays open."""
+    steps: list[Step] = []
+    events = sorted([(r.t0, 0, r) for r in requests] + [(u.t1, 1, u) for u in updates], key=lambda e: e[:2])
+    start: int | None = None
+    fresh = True  # the first step of an epoch waits for workers to start and fill
+    batches = done = 0
+    for time, kind, r in events:
+        if kind == 1:
+            done += 1
+            continue
+        if start is not None and done:
+            steps.append(Step(start, time, 0, batches, done, fresh))
+            start, batches, done, fresh = None, 0, 0, False
+        if r.flag:  # exhausted: what follows is between epochs until a batch is asked for again
+            start, batches, fresh = None, 0, True
+            continue
+        if start is None:
+            start, done = time, 0
+        batches += 1
+    return steps
+
+
+def _anchor(updates: Sequence[Record]) -> int:
+    """Return the optimizer that closes the cycle: the rarest, and of equals the one that comes last in it."""
+    counts = Counter(u.obj for u in updates)
+    order = {u.obj: i for i, u in enumerate(updates[: 4 * len(counts)])}
+    return min(counts, key=lambda obj: (counts[obj], -order.get(obj, -1)))
+
+
+def _by_updates(updates: Sequence[Record], anchor: int | None, requests: Sequence[Record]) -> list[Step]:
+    ends = [u for u in updates if anchor is None or u.obj == anchor]
+    steps = []
+    for before, end in pairwise(ends):
+        inside = sum(before.t1 < u.t1 <= end.t1 for u in updates)
+        batches = sum(before.t1 <= r.t0 < end.t1 and r.flag == 0 for r in requests)
+        steps.append(Step(before.t1, end.t1, 0, max(1, batches), inside))
+    return steps
+
+
+def _with_pauses(steps: Sequence[Step], pauses: Sequence[Record]) -> list[Step]:
+    out = []
+    for s in steps:
+        paused = sum(min(p.t1, s.end) - max(p.t0, s.start) for p in pauses if p.t0 < s.end and p.t1 > s.start)
+        out.append(Step(s.start, s.end, paused, s.batches, s.updates, s.first_of_epoch))
+    return out
