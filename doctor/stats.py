@@ -26,7 +26,7 @@ from fasttrain_doctor.student import critical, upper_tail
 Floats = NDArray[np.float64]
 
 MARGIN = 0.01  # a difference below this is of no use to anybody, whatever its significance
-LOOKS = (2, 3, 5, 8, 13, 20)  # pairs after which a growing comparison is looked at; declared here, once for all
+LOOKS = (3, 5, 8, 13, 20)  # pairs after which a growing comparison is looked at; declared here, once for all
 _TRIM = 8  # one pair in this many is trimmed from each end
 
 
@@ -185,7 +185,7 @@ def noise(blocks: Sequence[Timed]) -> Noise:
     """Return the noise of equal blocks that ran one after the other (three or more).
 
     Adjacent differences, about zero: a slow drift does not count, since pairs do not see it either. Their root mean
-    square is limited to three times what their median says, so that one stall does not stand for all blocks.
+    square is limited to one and a half times what their median says, so that one stall does not stand for all blocks.
     """
     if len(blocks) < 3:
         raise ValueError(f"the noise needs three blocks, there are {len(blocks)}")
@@ -193,7 +193,7 @@ def noise(blocks: Sequence[Timed]) -> Noise:
     steps = np.abs(np.diff(logs))
     rms = float(np.sqrt(np.mean(steps**2)))
     typical = 1.4826 * float(np.median(steps))
-    return Noise(sd=min(rms, 3.0 * typical) if typical > 0 else rms, pairs=len(steps))
+    return Noise(sd=min(rms, 1.5 * typical) if typical > 0 else rms, pairs=len(steps))
 
 
 def pairs_needed(sd: float, effect: float, looks: int = 1, alpha: float = 0.05, power: float = 0.9) -> int:

@@ -49,8 +49,10 @@ def test_faster_asks_for_more_where_equal_blocks_differ_more():
 
 
 def test_when_all_pairs_ran_the_answer_is_that_no_gain_could_be_shown():
-    unsure = comparison(1.0, 1.3, 0.8, 1.2, 0.9)
+    unsure = comparison(1.0, 1.03, 0.98, 1.02, 0.98)
+    assert judge(unsure, QUIET).kind == "inconclusive"
     assert judge(unsure, QUIET, complete=True).kind == "no-difference"
+    assert judge(comparison(1.0, 1.9, 0.6, 1.5), QUIET, complete=True).kind == "inconclusive", "too wide to say"
     assert "the budget" in judge(unsure, QUIET, cut="the budget was used up").reason
 
 

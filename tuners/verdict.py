@@ -10,6 +10,8 @@ from fasttrain_doctor.stats import Comparison, Noise
 from fasttrain_doctor.student import critical
 from fasttrain_doctor.tuners.losses import LossCheck
 
+_NARROW = 1.1  # an interval that reaches further does not say "no difference"
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -38,7 +40,7 @@ def judge(
 
     ``faster`` needs the low end above 1 + max(1 %, half-width of as many A/A pairs); ``slower`` the mirror image.
     A high end below that leaves nothing worth having: ``no-difference``. In between it is ``inconclusive``, unless
-    the comparison is ``complete`` (all declared pairs ran): then no gain could be shown, and that is the answer.
+    the comparison is ``complete`` (all declared pairs ran) and not wide: then no gain could be shown is the answer.
     ``cut`` says why it stopped early, where it did. A loss outside its envelope is ``changed-training`` before all.
     """
     margin = noise.margin(comparison.pairs)
@@ -51,7 +53,11 @@ def judge(
     if comparison.high < 1.0 / (1.0 + margin):
         return Verdict("slower", speedup, f"{pairs}{aside}", loss)
     if comparison.high < 1.0 + margin:
-        return Verdict("no-difference", speedup, f"{pairs}{aside}: at most {comparison.high - 1:.1%} to gain", loss)
+        return Verdict(
+            "no-difference", speedup, f"{pairs}{aside}: at most {max(0.0, comparison.high - 1):.1%} to gain", loss
+        )
+    if complete and comparison.high >= _NARROW:
+        return Verdict("inconclusive", speedup, f"{pairs}{aside}: they differ too much to tell", loss)
     if complete:
         return Verdict("no-difference", speedup, f"{pairs}{aside}: no gain beyond ±{margin:.1%} could be shown", loss)
     return Verdict("inconclusive", speedup, f"{pairs}{aside}: {cut or 'too few to tell'}", loss)

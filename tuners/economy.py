@@ -1,0 +1,44 @@
+"""The cheapest plan within noise of the best: fewer workers, shorter queues, less memory for the same speed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fasttrain_doctor.tuners.fixes import Plan
+from fasttrain_doctor.tuners.ladder import CHEAP
+from fasttrain_doctor.tuners.ledger import Ledger
+from fasttrain_doctor.tuners.space import Candidate
+
+ALIKE, LEAST = 0.985, 0.95  # mid and low end of the speedup at which a cheaper plan counts as equally fast
+
+
+def price(plan: Plan) -> tuple[int, int]:
+    """Return what a plan costs beside time: worker processes, then batches held in memory."""
+    value = plan.get("dataloader-workers")
+    if not isinstance(value, Mapping):
+        return 0, 0
+    workers = int(value.get("num_workers", 0))
+    return workers, workers * int(value.get("prefetch_factor", 2))
+
+
+def economise(ledger: Ledger, kept: Sequence[Candidate]) -> None:
+    """Make the cheapest plan that is as fast as the best one the best one, after comparing the two in pairs."""
+    if ledger.arms.over() or not kept:
+        return
+    top = ledger.gain(ledger.best) or 0.0
+    enough = top - CHEAP - ledger.arms.noise.sd / 2.0
+    alike = [
+        plan
+        for plan, gain in ledger.gains.values()
+        if gain >= enough and plan.keys() == ledger.best.keys() and price(plan) < price(ledger.best)
+    ]
+    if not alike:
+        return
+    cheaper = min(alike, key=price)
+    fix = next((c.fix for c in kept if cheaper[c.fix.name] != ledger.best[c.fix.name]), None)
+    if fix is None:
+        return
+    contest = ledger.compare(cheaper, ledger.best, fix, "search")
+    speedup = contest.verdict.speedup
+    if speedup is not None and speedup.mid >= ALIKE and speedup.low >= LEAST:
+        ledger.take(contest, "as fast within noise, and cheaper: taken")
