@@ -22,12 +22,14 @@ from fasttrain_doctor.tuners.tuned import (
     TunedConfig,
     dumps,
     edited,
+    entry_of,
     key_for,
     load,
     merge,
     parse,
     plan_for,
 )
+from tests.sample_success import SUCCESS
 
 WORKERS = Setting(
     fix="dataloader-workers",
@@ -205,6 +207,23 @@ def test_scripts_are_named_relative_to_the_file(tmp_path: Path) -> None:
     assert key_for("train.py", tmp_path, tmp_path / "sub") == "sub/train.py"
     assert key_for(str(tmp_path / "train.py"), tmp_path, Path("/")) == "train.py"
     assert key_for("pkg.train", tmp_path, tmp_path) == "pkg.train"
+
+
+def test_a_confirmed_diagnosis_becomes_an_entry() -> None:
+    """Each fix keeps the gain of its trial alone, the whole keeps the confirmed one."""
+    tuned = SUCCESS.tuned
+    assert tuned is not None
+    entry = entry_of(SUCCESS, "20261130-210604-train", Applies(file="train.py", line=34))
+    assert (entry.gain, entry.low, entry.high) == (tuned.speedup.mid, tuned.speedup.low, tuned.speedup.high)
+    assert {setting.fix: setting.value for setting in entry.settings} == tuned.settings
+    for setting in entry.settings:
+        alone = [t for t in SUCCESS.trials if t.settings == {setting.fix: setting.value} and t.speedup is not None]
+        assert setting.gain == (alone[-1].speedup.mid if alone and alone[-1].speedup is not None else None)
+    assert parse(merge("", "train.py", entry)) == {"train.py": entry}
+
+
+def test_without_a_confirmed_plan_there_is_nothing_to_apply() -> None:
+    assert slug(entry_of, replace(SUCCESS, tuned=None), "run", Applies()) == "nothing-tuned"
 
 
 def test_a_name_that_is_not_text_is_refused() -> None:

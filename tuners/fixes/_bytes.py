@@ -7,11 +7,9 @@ and its samples show nothing done to the picture after it. Everything else is le
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from fasttrain_doctor.tuners.fixes._nested import leaves
 
 COMPOSE = ("torchvision.transforms.transforms.Compose",)
 TO_TENSOR = "torchvision.transforms.transforms.ToTensor"
@@ -20,6 +18,9 @@ COLLATE = "torch.utils.data._utils.collate.default_collate"
 EIGHT_BITS = frozenset({"L", "LA", "P", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
 SAMPLES = 3  # how many samples are compared before the change is trusted
 CLOSE = 1e-5
+DEEPEST = 6
+
+Path = tuple[Any, ...]  # keys and indices from the outside in
 
 
 def qualified(value: Any) -> str:
@@ -56,9 +57,13 @@ class Bytes:
     """A dataset that hands out bytes, where in its samples they are, and how to normalise them."""
 
     dataset: Any
-    place: int  # among the tensors of a sample, hence of a batch by the default collate
+    place: Path  # in a sample, hence in a batch made by the default collate
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+
+def _numbers(given: Any) -> tuple[float, ...]:
+    return tuple(float(x) for x in given) if hasattr(given, "__iter__") else (float(given),)
 
 
 def _cut(transform: Any) -> tuple[Any, tuple[float, ...], tuple[float, ...]] | None:
@@ -72,7 +77,7 @@ def _cut(transform: Any) -> tuple[Any, tuple[float, ...], tuple[float, ...]] | N
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     if count == 2:
-        mean, std = (tuple(float(x) for x in given) for given in (steps[-1].mean, steps[-1].std))
+        mean, std = _numbers(steps[-1].mean), _numbers(steps[-1].std)
     shorter = copy.copy(transform)
     shorter.transforms = [*steps[:-count], ToBytes()]
     return shorter, mean, std
@@ -100,27 +105,59 @@ def _copied(dataset: Any) -> tuple[Any, tuple[float, ...], tuple[float, ...]] | 
     return made, *cut[1:]
 
 
-def _place(sample: Any, shorter: Any, mean: tuple[float, ...], std: tuple[float, ...]) -> int | None:
-    """Return which tensor of ``shorter`` holds the bytes of ``sample``'s picture; None unless all else is equal."""
+def _parts(sample: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield where each leaf of a sample is: in dicts, lists and tuples, which the default collate keeps."""
+    if isinstance(sample, Mapping | list | tuple) and len(path) < DEEPEST:
+        for key, part in sample.items() if isinstance(sample, Mapping) else enumerate(sample):
+            yield from _parts(part, (*path, key))
+    else:
+        yield path, sample
+
+
+def _same(one: Any, other: Any) -> bool:
+    import torch
+
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+    if hasattr(one, "tobytes"):  # numpy
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+    return isinstance(one, int | float | str | bytes | None) and one == other
+
+
+def _place(sample: Any, shorter: Any, mean: tuple[float, ...], std: tuple[float, ...]) -> Path | None:
+    """Return where in ``shorter`` the bytes of ``sample``'s picture are; None unless all else is equal."""
     import torch
 
     from fasttrain_doctor.kernels.normalize import reference
 
-    before, after, found = leaves(sample), leaves(shorter), None
-    if len(before) != len(after):
+    before, after, found = list(_parts(sample)), list(_parts(shorter)), None
+    if [path for path, _ in before] != [path for path, _ in after]:
         return None
-    for place, (one, other) in enumerate(zip(before, after, strict=True)):
-        if other.dtype == torch.uint8 and one.dtype == torch.float32 and other.dim() == 3 and found is None:
-            depth = other.shape[0]
-            if len(mean) not in (0, 1, depth) or one.shape != other.shape:
-                return None
-            made = reference(other[None], *spread(mean, std, depth))[0]
-            if not torch.allclose(made, one, rtol=CLOSE, atol=CLOSE):
-                return None
-            found = place
-        elif one.shape != other.shape or one.dtype != other.dtype or not torch.equal(one, other):
+    for (path, one), (_, other) in zip(before, after, strict=True):
+        if _same(one, other):
+            continue
+        both = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+        if found is not None or not both or other.dtype != torch.uint8 or one.dtype != torch.float32:
             return None
+        if other.dim() != 3 or one.shape != other.shape or len(mean) not in (0, 1, other.shape[0]):
+            return None
+        made = reference(other[None], *spread(mean, std, other.shape[0]))[0]
+        if not torch.allclose(made, one, rtol=CLOSE, atol=CLOSE):
+            return None
+        found = path
     return found
+
+
+def at(batch: Any, path: Path) -> Any:
+    """Return the part of a batch at ``path``, None where there is none."""
+    try:
+        for key in path:
+            batch = batch[key]
+    except (KeyError, IndexError, TypeError):
+        return None
+    return batch
 
 
 def spread(mean: tuple[float, ...], std: tuple[float, ...], depth: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -141,7 +178,7 @@ def as_bytes(loader: Any) -> Bytes | None:
         return None
     shorter, mean, std = made
     length = len(loader.dataset)
-    places: set[int | None] = set()
+    places: set[Path | None] = set()
     for index in sorted({0, length // 2, length - 1} if length else set())[:SAMPLES]:
         with _same_random_state() as again:
             sample = loader.dataset[index]

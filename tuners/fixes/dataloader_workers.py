@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,7 +163,7 @@ def effect(evidence: Evidence, _: Value) -> Effect:
 def expected(evidence: Evidence, value: Value) -> float | None:
     """Predict the speedup from the measured shares: for the order of trials only, never shown as a result."""
     loader = evidence.loader
-    if _refusal(evidence) or loader is None or not isinstance(value, dict):
+    if _refusal(evidence) or loader is None or not isinstance(value, Mapping):
         return None
     if int(value["num_workers"]) < loader.num_workers:
         return None  # what crowding and hand-off cost is not known before they are gone
@@ -178,7 +179,7 @@ def install(value: Value) -> Change:
     Raises:
         ValueError: a count is not a whole number of at least 0 (workers) or 1 (prefetch_factor).
     """
-    table: dict[str, Any] = dict(value) if not isinstance(value, int | float | str) else {"num_workers": value}
+    table: dict[str, Any] = dict(value) if isinstance(value, Mapping) else {"num_workers": value}
     workers, prefetch = table.get("num_workers"), table.get("prefetch_factor", 2)
     keep = table.get("persistent_workers", True)
     for name, given, low in (("num_workers", workers, 0), ("prefetch_factor", prefetch, 1)):

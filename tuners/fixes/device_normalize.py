@@ -14,8 +14,8 @@ from typing import Any
 from fasttrain_doctor.evidence import Effect, Evidence, Phase
 from fasttrain_doctor.tuners.fixes import Change, Fix, Options, Value
 from fasttrain_doctor.tuners.fixes._accelerator import copy_share, missing
-from fasttrain_doctor.tuners.fixes._bytes import COLLATE, Bytes, as_bytes, spread, tail
-from fasttrain_doctor.tuners.fixes._nested import leaves, replaced
+from fasttrain_doctor.tuners.fixes._bytes import COLLATE, Bytes, as_bytes, at, spread, tail
+from fasttrain_doctor.tuners.fixes._nested import replaced
 
 WORTH = 0.03
 
@@ -44,8 +44,7 @@ class _Normalizing:
             batch, held = fetch(), self._bytes
             if held is None:
                 return batch
-            tensors = leaves(batch)
-            images = tensors[held.place] if held.place < len(tensors) else None
+            images = at(batch, held.place)
             return batch if images is None else replaced(batch, lambda t: self._floats(held, t) if t is images else t)
 
         return following
@@ -55,7 +54,7 @@ class _Normalizing:
 
         from fasttrain_doctor.kernels.normalize import normalize
 
-        if images.dtype != torch.uint8 or images.dim() != 4:
+        if not isinstance(images, torch.Tensor) or images.dtype != torch.uint8 or images.dim() != 4:
             return images  # a batch of the loader as it was, from before the change
         if self._device is not None:  # before the first forward the script still moves the batch itself
             images = images.to(self._device, non_blocking=images.is_pinned() if self._device.type == "cuda" else False)
