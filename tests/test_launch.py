@@ -168,7 +168,10 @@ from fasttrain_doctor.launch import Child, Streams, child_environment, parse_tar
 folder = Path(sys.argv[1])
 env = child_environment(os.environ, token=sys.argv[2], probe_dir=folder / "probe")
 streams = Streams(folder / "out.log", folder / "err.log", sys.stdout.buffer, None, (False, False, False))
-with Child(parse_target([str(folder / "train.py")]), env, streams, cwd=folder) as child:
+if len(sys.argv) > 3:
+    env["FASTTRAIN_DOCTOR_GUARD"] = sys.argv[3]
+run = Path(sys.argv[3]) if len(sys.argv) > 3 else None
+with Child(parse_target([str(folder / "train.py")]), env, streams, cwd=folder, run_dir=run) as child:
     child.wait()
 """
 
@@ -189,6 +192,24 @@ def test_killing_us_leaves_nothing_running(stage: Stage, launcher: subprocess.Po
     launcher.wait()
     assert until(lambda: not stage.living())
     assert until(lambda: not _watchdogs(stage.token)), "and the watchdog goes when it has done its work"
+
+
+def test_killing_us_puts_the_users_files_back(stage: Stage) -> None:
+    run = stage.folder / "run"
+    run.mkdir()
+    (stage.folder / "ckpt").write_text("epoch 100")
+    source = "open('ckpt', 'w').write('1'); open('new', 'w').close(); print('ready', flush=True)\n" + FOREVER
+    (stage.folder / "train.py").write_text(source)
+    words = [sys.executable, "-c", LAUNCHER, str(stage.folder), stage.token, str(run)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.kill()
+    process.wait()
+    assert until(lambda: not _watchdogs(stage.token))
+    assert (stage.folder / "ckpt").read_text() == "epoch 100"
+    assert not (stage.folder / "new").exists()
+    assert not stage.living()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
