@@ -446,5 +446,23 @@ def test_the_ladder_turns_back_where_workers_fail():
     assert cheapest(seen) in range(8, 11)
 
 
+@pytest.mark.parametrize("stalled", [4, 8, 16, 24, 36])
+def test_a_stall_during_one_look_does_not_end_the_climb(stalled):
+    looks = []
+
+    def measure(count):
+        looks.append(count)
+        first = looks.count(count) == 1
+        return math.log(min(count, 30)) - (1.5 if count == stalled and first else 0.0)
+
+    assert cheapest(climb(measure, 4, 1, 64)) in range(27, 37)
+
+
+def test_a_count_that_really_thrashes_is_believed_at_the_second_look():
+    seen = climb(lambda n: math.log(n) if n <= 8 else -2.0, 4, 1, 64)
+    assert seen[16] == -2.0
+    assert cheapest(seen) == 8
+
+
 def test_a_ladder_on_which_everything_fails_has_no_best():
     assert cheapest(climb(lambda n: None, 8, 1, 64)) is None

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 PAYS = math.log(1.05)  # twice the workers must bring this much, in log time
+MANY = 16  # from here on rungs are a factor of 1.5 apart: a process each, started and kept for the comparison
 CHEAP = math.log(1.02)  # a smaller count is preferred within this, and half of the noise
 
 Measure = Callable[[int], float | None]
@@ -19,21 +20,23 @@ def climb(measure: Measure, start: int, low: int, high: int, noise: float = 0.0)
     """Return the log gain of every count tried, None where it failed.
 
     ``measure`` gives the log of the speedup over one common reference. ``noise`` is the standard deviation of one
-    such value: a rung pays only beyond it.
+    such value: a rung pays only beyond it. What cannot be (see `_plausible`) is measured a second time, and that
+    counts: a stall of the machine during one block would otherwise end the climb.
     """
     seen: dict[int, float | None] = {}
     pays = PAYS + noise
 
     def gain(count: int) -> float:
         if count not in seen:
-            seen[count] = measure(count)
+            value = measure(count)
+            seen[count] = value if value is None or _plausible(seen, count, value, noise) else measure(count)
         value = seen[count]
         return -math.inf if value is None else value
 
     best = min(max(start, low), high)
     gain(best)
     climbed = False
-    while best < high and gain(rung := min(2 * best, high)) > gain(best) + pays:
+    while best < high and gain(rung := min(_up(best), high)) > gain(best) + pays:
         best, climbed = rung, True
     while not climbed and best > low and gain(rung := max(best // 2, low)) > gain(best) - CHEAP:
         best = rung
@@ -55,6 +58,24 @@ def cheapest(seen: dict[int, float | None], noise: float = 0.0) -> int | None:
         return None
     enough = max(gains.values()) - CHEAP - noise / 2.0
     return min(count for count, value in gains.items() if value >= enough)
+
+
+def _up(count: int) -> int:
+    return 2 * count if count < MANY else count + count // 2
+
+
+def _plausible(seen: dict[int, float | None], count: int, value: float, noise: float) -> bool:
+    """Return whether a gain fits the nearest count tried: f times the workers bring at most f times the speed.
+
+    And hardly ever cost a fifth of it. A quarter, and the noise, are allowed on top.
+    """
+    others = [n for n, gain in seen.items() if gain is not None]
+    if not others:
+        return True
+    nearest = min(others, key=lambda n: abs(math.log(n / count)))
+    factor, slack = math.log(count / nearest), math.log(1.25) + 3.0 * noise
+    change = value - (seen[nearest] or 0.0)
+    return min(0.0, factor) - slack <= change <= max(0.0, factor) + slack
 
 
 def roomy(seen: dict[int, float | None], noise: float = 0.0) -> int | None:

@@ -148,27 +148,27 @@ class Ledger:
     def _guess(self, plan: Plan, fix: Fix) -> float | None:
         """Return how long a step of a plan may take, for the length of its first block."""
         step = self.arms.step(self.best)
-        expected = self.expected(plan, fix)
-        own = self.expected(self.best, fix) if fix.name in self.best else 1.0
-        if step is None or expected is None or own is None or expected <= 0:
-            return step
-        return step * own / expected
+        expected = self.expected(plan, self.best, fix)
+        return step if step is None or expected is None else step / expected
 
-    def expected(self, plan: Plan, fix: Fix) -> float | None:
-        """Return the speedup a fix expects of its value in a plan, by the evidence alone."""
-        return fix.expected(self.evidence, plan[fix.name]) if fix.name in plan else None
+    def expected(self, plan: Plan, over: Plan, fix: Fix) -> float | None:
+        """Return the speedup a fix expects of its value in one plan over that in another, by the evidence alone."""
+        gains = [fix.expected(self.evidence, p[fix.name]) if fix.name in p else 1.0 for p in (plan, over)]
+        there, here = gains
+        return None if there is None or here is None or there <= 0 or here <= 0 else there / here
 
     def effect(self, plan: Plan) -> Effect:
         """Return what a plan may change about the training."""
         return max((self.fixes[n].effect(self.evidence, v) for n, v in plan.items()), default=Effect.EXACT)
 
     def _note(self, plan: Plan, fix: Fix, stage: Stage, over: Plan | None = None, **facts: Any) -> None:
+        over = dict(self.best if over is None else over)
         trial = TrialFacts(
             settings=dict(plan),
             effect=self.effect(plan).name.lower(),
-            expected=self.expected(plan, fix),
+            expected=self.expected(plan, over, fix),
             stage=stage,
-            over=dict(self.best if over is None else over),
+            over=dict(over),
             **{"speedup": None, "pairs": 0, **facts},
         )
         self.trials.append(trial)

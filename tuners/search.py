@@ -139,6 +139,9 @@ def _numeric(ledger: Ledger, kept: Sequence[Candidate], allow: Effect, seed: int
             continue
         changed = next((c for c, _ in knobs.values() if plan[c.fix.name] != base[c.fix.name]), kept[0])
         gain = ledger.look(plan, changed.fix, "search") if ledger.effect(plan) <= allow else None
+        if gain is not None and gain > top + worth:  # too good? a stall beside it looks like that; once more
+            again = ledger.look(plan, changed.fix, "search")
+            gain = gain if again is None else min(gain, again)
         if gain is None:
             if ledger.arms.ended:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
