@@ -6,6 +6,7 @@ before any change. ``at`` is in ns of the wall clock. The operations:
 - ``keep``: a regular file existed; its original is ``kept/<kept>``, with its status.
 - ``new``: nothing was there.             - ``link``: a symbolic link ``to``.       - ``dir``: a folder with ``mode``.
 - ``meta``: only mode, owner or times changed.    - ``moved``: a folder that existed was renamed ``to``.
+- ``made``: a file in a folder that is itself new.  - ``renamed``: such a folder was renamed ``to``.
 - ``unprotected``: it could not be kept, and ``why``.
 - ``loop``: training began.    - ``read``: something new was read before that: data or a cache.
 - ``folder``: what a folder that was written to held (``name: [size, mtime, inode]``).
@@ -51,6 +52,7 @@ class _Work:
     run: Path
     created: Path
     discard: bool
+    made: set[str] = field(default_factory=set)
     put_back: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -71,7 +73,8 @@ def restore(run_dir: str | Path, *, discard: bool = False) -> Restored:
 
     Args:
         run_dir: the run directory.
-        discard: delete what the script made instead of moving it.
+        discard: delete what the script is known to have made instead of moving it. Whatever else lies in a folder it
+            made (another program's, the user's) is moved all the same.
 
     Returns:
         What was done. A file that cannot be put back is listed as unprotected, and the journal stays for another try.
@@ -110,6 +113,7 @@ def _lines(journal: Path) -> Iterator[dict[str, Any]]:
 
 
 def _restore(work: _Work, lines: list[dict[str, Any]]) -> None:
+    work.made |= _made(lines)
     for line in reversed([line for line in lines if line["op"] == "moved"]):
         _try(work, line["path"], _move_back, line)
     _take_out_new(work, lines)
@@ -127,6 +131,18 @@ def _restore(work: _Work, lines: list[dict[str, Any]]) -> None:
     for path, line in _first(lines, "meta").items():
         if os.path.lexists(path):
             _try(work, path, lambda _, line: _status_back(line["path"], line), line)
+
+
+def _made(lines: list[dict[str, Any]]) -> set[str]:
+    """Return the paths that the script gave to files which did not exist before."""
+    made: set[str] = set()
+    for line in lines:
+        if line["op"] in ("new", "made"):
+            made.add(line["path"])
+        elif line["op"] == "renamed":
+            old = line["path"] + "/"
+            made |= {line["to"] + path[len(old) - 1 :] for path in made if path.startswith(old)}
+    return made
 
 
 def _first(lines: list[dict[str, Any]], *operations: str) -> dict[str, dict[str, Any]]:
@@ -195,11 +211,13 @@ def _take_out(work: _Work, _: object, *, path: Path, was_read: bool, training: i
 
 def _set_aside(work: _Work, path: Path) -> None:
     """Move a file or folder into the run's ``created`` folder, under its full path; or delete it."""
-    if work.discard:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    if work.discard and path.is_dir() and not path.is_symlink():
+        for inner in list(path.iterdir()):
+            _set_aside(work, inner)
+        path.rmdir()
+        return
+    if work.discard and str(path) in work.made:
+        path.unlink()
         return
     target = _aside(work, path)
     try:

@@ -134,7 +134,18 @@ def test_what_the_script_made_can_be_discarded(project: Project, source: str) ->
     project.execute(source)
     restore(project.run, discard=True)
     assert project.is_as_before()
-    assert not (project.run / "created").exists()
+
+
+def test_discarding_deletes_nothing_that_the_script_did_not_make(project: Project) -> None:
+    project.execute(
+        "os.makedirs('new/tmp'); open('new/mine', 'w'); open('new/tmp/x', 'w'); os.rename('new/tmp', 'new/ckpt')\n"
+        "open('top', 'w'); open('ckpt.pt', 'w').write('1')\n"
+    )
+    (project.home / "new" / "of the user").write_text("dear")
+    restore(project.run, discard=True)
+    assert project.is_as_before()
+    kept = [path for path in (project.run / "created").rglob("*") if path.is_file()]
+    assert [path.read_text() for path in kept] == ["dear"]
 
 
 def test_failing_operations_fail_as_without_us(project: Project) -> None:

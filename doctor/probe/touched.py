@@ -11,6 +11,7 @@ from fasttrain_doctor.probe.keeping import Keeper
 
 _MAX_PATHS = 200_000  # remembered paths, so that memory stays bounded
 _FOLDER_ENTRIES = 2_000
+_MADE_FILES = 50_000  # lines on files in new folders; the others are never deleted, only moved
 _lstat, _realpath, _readlink, _scandir = os.lstat, os.path.realpath, os.readlink, os.scandir
 _dirname, _basename, _join = os.path.dirname, os.path.basename, os.path.join
 
@@ -43,6 +44,7 @@ class Touched:
         self._folders: set[str] = set()
         self._moves: list[tuple[str, str]] = []  # (to, from) of folders that existed and were renamed
         self._sources: set[str] = set()  # of those moves; what is made there goes out as a whole
+        self._made = 0
         self._complained: set[str] = set()
         self.early: dict[str, str] = {}  # made before training began and not read since, by every name
         self.training = False
@@ -108,6 +110,9 @@ class Touched:
                 if not in_fresh:
                     self._absent.add(real)
                     self._keeper.note("new", self._canonical(real))
+                elif self._made < _MADE_FILES:
+                    self._made += 1
+                    self._keeper.note("made", real)
                 if not self.training and len(self.early) < _MAX_PATHS:
                     self.early[real] = real
             return True
@@ -205,6 +210,7 @@ class Touched:
         if stat.S_ISDIR(info.st_mode):
             if ours:
                 self._fresh.add(new)
+                self._keeper.note("renamed", old, to=new)
             else:
                 self._keeper.note("moved", old, safe=True, to=new)
                 self._moves.append((new, old))
