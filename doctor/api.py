@@ -214,7 +214,7 @@ def apply(run: Run, *, dry_run: bool = False, force: bool = False) -> str:
         return text
     from fasttrain_doctor.writing import write_whole
 
-    write_whole(path, text)
+    write_whole(path, text, 0o666)
     return f"wrote {path.name}; train with it: fasttrain-doctor run {diagnosis.script}"
 
 

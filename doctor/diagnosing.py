@@ -6,23 +6,23 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fasttrain_doctor import gather, journal, snapshot
+from fasttrain_doctor import endings, gather, journal, snapshot
 from fasttrain_doctor.case import Case
 from fasttrain_doctor.diagnosis import Change, Overhead, TrialFacts
-from fasttrain_doctor.errors import DoctorError, NothingMeasured, ScriptFailed
+from fasttrain_doctor.errors import DoctorError, NothingMeasured
 from fasttrain_doctor.evidence import Effect, Evidence
 from fasttrain_doctor.launch import Command, Streams
 from fasttrain_doctor.progress import Progress
-from fasttrain_doctor.recorded import Recorded, read_probe
+from fasttrain_doctor.recorded import read_probe
 from fasttrain_doctor.rules import diagnose as find
 from fasttrain_doctor.run import RunWriter
 from fasttrain_doctor.tuners.bench import SessionEnded
 from fasttrain_doctor.tuners.driven import Driven
-from fasttrain_doctor.tuners.fixes import all_fixes
+from fasttrain_doctor.tuners.fixes import Plan, all_fixes
 from fasttrain_doctor.tuners.session import Session, Setup
 
 STEPS = 60  # of the window, unless asked for otherwise
@@ -68,6 +68,12 @@ class Diagnosing:
         self._before = snapshot.snapshot(sorted(folders))
         self._put_back: set[str] = set()
 
+    @property
+    def _probe(self) -> Path:
+        """Where the newest start of the script writes."""
+        run = self.writer.run
+        return run.probe if self.case.executions <= 1 else run.trials / f"{self.case.executions - 1:02d}"
+
     def left(self) -> float:
         """Seconds of the budget left."""
         return self.limits.budget - (time.monotonic() - self.began)
@@ -107,21 +113,25 @@ class Diagnosing:
     # -- processes --------------------------------------------------------------------------------------------------
 
     def _setup(self, streams: Streams) -> Setup:
-        run = self.writer.run
-        folder = run.probe if self.case.executions == 0 else run.trials / f"{self.case.executions:02d}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        return Setup(self.command, run.folder, folder, streams, os.environ)
+        """Return what the next start of the script is made with."""
+        self.case.executions += 1
+        self._probe.mkdir(mode=0o700, exist_ok=True)
+        return Setup(self.command, self.writer.run.folder, self._probe, streams, os.environ)
+
+    def fresh_setup(self, plan: Plan, loader: Mapping[str, Any], seed: int) -> Setup:
+        """Return what a confirming process is started with; it counts as one more start of the script."""
+        setup = self._setup(self._quiet_streams())
+        return replace(setup, plan=dict(plan), loader=dict(loader), seed=seed)
 
     def _start(self, streams: Streams) -> Session:
         """Start the script and wait until its loop has been found."""
         session = Session(self._setup(streams))
         self._session = session
-        self.case.executions += 1
         session.__enter__()
         hello = session.hello(self.limits.timeout)
         self.started = time.monotonic() - session.started
         if hello is None:
-            self._explain_absence(session)
+            raise endings.unmeasured(session, self._probe, self.command.name, self.limits.timeout)
         return session
 
     def _again(self, reason: str) -> Session:
@@ -164,10 +174,12 @@ class Diagnosing:
 
     def compare_folders(self) -> None:
         """Note files that changed and were not kept aside."""
-        after = snapshot.now(self._before)
-        for changed in snapshot.changes(self._before, after, self._put_back):
-            if all(c.path != changed.path for c in self.case.unprotected):
-                self.case.unprotected.append(Change(path=changed.path, what=changed.what))
+        known = {change.path for change in self.case.unprotected}
+        for before in (self._before, snapshot.saved_to(self.writer.run.folder)):
+            for changed in snapshot.changes(before, snapshot.now(before), self._put_back):
+                if changed.path not in known and not snapshot.in_use(changed.path):
+                    known.add(changed.path)
+                    self.case.unprotected.append(Change(path=changed.path, what=changed.what))
 
     # -- stages -----------------------------------------------------------------------------------------------------
 
@@ -197,9 +209,9 @@ class Diagnosing:
         if watched is None or watched.breakdown.measured < 3:
             if ended is None:
                 raise NothingMeasured(
-                    "too-few-steps", f"{self._name()} took no three whole steps in {MOST_SECONDS:.0f} s"
+                    "too-few-steps", f"{self.command.name} took no three whole steps in {MOST_SECONDS:.0f} s"
                 )
-            self._explain_absence(session, watched)
+            raise endings.unmeasured(session, self._probe, self.command.name, self.limits.timeout, watched)
         assert watched is not None
         self.case.watched = watched
         self.case.startup = gather.startup_of(watched, session.started)
@@ -341,45 +353,6 @@ class Diagnosing:
         from fasttrain_doctor.tuners.confirming import confirm_plan
 
         confirm_plan(self)
-
-    # -- endings ----------------------------------------------------------------------------------------------------
-
-    def _name(self) -> str:
-        return self.command.name
-
-    def _explain_absence(self, session: Session, watched: gather.Watched | None = None) -> None:
-        """Raise what is to be said of a script that ended or hung before enough was measured."""
-        status = session.child.wait(2)
-        session.child.drain()
-        recorded = read_probe(self.writer.run.probe)
-        name = self._name()
-        if status is None:
-            raise NothingMeasured(
-                "timeout",
-                f"{name} has not taken a training step in {self.limits.timeout:.0f} s; a longer wait: --timeout",
-            )
-        if status != 0:
-            how = f"signal {-status}" if status < 0 else f"exit status {status}"
-            raise ScriptFailed(
-                "script-failed", f"{name} failed before enough was measured ({how}); its own message is above"
-            )
-        raise NothingMeasured(*_nothing(name, recorded, watched))
-
-
-def _nothing(name: str, recorded: Recorded, watched: gather.Watched | None) -> tuple[str, str]:
-    armed = any(p.facts_of("process") for p in recorded.processes)
-    if not armed:
-        return "no-torch", f"{name} ended without importing torch: there is no training to measure"
-    if not recorded.trainers:
-        return (
-            "no-training-loop",
-            f"{name} ended without a backward or an optimizer step: there is no training to measure",
-        )
-    took = watched.breakdown.measured if watched is not None else 0
-    return (
-        "too-few-steps",
-        f"{name} ended after too few steps to measure ({took} whole steps after warm-up, at least 3 needed)",
-    )
 
 
 def _overhead(watched: gather.Watched, cost_ns: float) -> Overhead:

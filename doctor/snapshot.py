@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +84,9 @@ def saved_to(run_dir: str | Path) -> Snapshot:
                 entry = json.loads(line)
             except ValueError:  # torn by a kill
                 continue
-            if entry["op"] == "folder" and entry["path"] not in folders:
+            # Everybody writes to the folder for temporary files: what changed there says nothing of this script.
+            shared = entry["op"] == "folder" and entry["path"] == tempfile.gettempdir()
+            if entry["op"] == "folder" and not shared and entry["path"] not in folders:
                 folders.append(entry["path"])
                 files |= {str(Path(entry["path"], name)): tuple(state) for name, state in entry["entries"].items()}
     return Snapshot(files, tuple(folders), complete=False)
@@ -125,3 +128,19 @@ def changes(before: Snapshot, after: Snapshot, put_back: Collection[str] = ()) -
     if before.complete and after.complete:
         found += [Changed(path, "created") for path in after.files if path not in before.files]
     return sorted(found, key=lambda change: change.path)
+
+
+def in_use(path: str) -> bool:
+    """Whether a living process has the file open: then it is someone else's, such as a log our output goes to."""
+    try:
+        wanted = Path(path).stat()
+    except OSError:
+        return False
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            held = descriptor.stat()
+        except OSError:  # another user's, or gone
+            continue
+        if (held.st_dev, held.st_ino) == (wanted.st_dev, wanted.st_ino):
+            return True
+    return False

@@ -13,8 +13,8 @@ from fasttrain_doctor.errors import DoctorError
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def write_whole(path: Path, data: str | bytes) -> None:
-    """Write a file so that it is there whole or not at all, mode 0600.
+def write_whole(path: Path, data: str | bytes, mode: int = 0o600) -> None:
+    """Write a file so that it is there whole or not at all; ``mode`` is subject to the umask.
 
     Raises:
         DoctorError: ``disk-full`` or ``output-unwritable``.
@@ -23,7 +23,7 @@ def write_whole(path: Path, data: str | bytes) -> None:
     raw = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
     with explained(path):
         try:
-            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(raw)
                 file.flush()

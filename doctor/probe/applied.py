@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -230,7 +231,10 @@ class FromStart:
             except Exception as error:
                 state.degraded("plan-loader", error)
                 mine = False
-            iterator = original(source)
+            with warnings.catch_warnings():
+                # Workers beyond the core count are what was measured to help: the warning against them is beside the point.
+                warnings.filterwarnings("ignore", message="This DataLoader will create")
+                iterator = original(source)
             if mine and loader.persistent_workers and loader._iterator is None:
                 loader._iterator = iterator
             return iterator

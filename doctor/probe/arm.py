@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import platform
 import sys
@@ -89,7 +90,19 @@ def _plan_from_start() -> None:
         from fasttrain_doctor.probe import applied
 
         state.loop.losses = []
+        atexit.register(_leave_losses)
         applied.install_for_trial(state.loop)
+
+
+def _leave_losses() -> None:
+    """Leave the losses of a script that ends by itself before they were asked for."""
+    try:
+        from fasttrain_doctor.probe import commands
+
+        if state.loop.losses:
+            state.recorder.fact("losses", losses=commands.read_losses(state.loop.losses))
+    except Exception as error:
+        state.degraded("losses", error)
 
 
 def _seed() -> None:

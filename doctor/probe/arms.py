@@ -6,6 +6,7 @@ that its queue resumes as it was and nothing of another arm runs inside a block.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -95,6 +96,27 @@ class Arm:
 
 
 _arms: dict[str, Arm] = {}
+
+
+def _end() -> None:
+    """Kill every arm's workers when the script ends by itself.
+
+    multiprocessing's exit function asks daemons to end and joins them; one that is stopped would never answer.
+    """
+    for arm in tuple(_arms.values()):
+        arm.close()
+    _arms.clear()
+
+
+def _end_at_exit() -> None:
+    import multiprocessing.util
+
+    # Newer atexit functions run first: before torch's for persistent workers, which would wait for each. In a process
+    # that multiprocessing made atexit does not run, finalizers do.
+    atexit.register(_end)
+    multiprocessing.util.Finalize(None, _end, exitpriority=1000)
+
+
 _current: Arm | None = None
 
 
@@ -112,6 +134,7 @@ def activate(loop: Loop, name: str, plan: dict[str, Any], kind: str | None) -> b
         elif arm.applied.loader or kind is not None:
             raise RuntimeError("the loop asks no torch DataLoader for its batches")
         _arms[name] = arm
+        _end_at_exit()
     arm.signal(signal.SIGCONT)
     arm.applied.attach(loop)
     if arm.key is not None:

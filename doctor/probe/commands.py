@@ -95,7 +95,7 @@ def _observe(loop: Loop, command: dict[str, Any]) -> None:
 
 
 def _run(loop: Loop, command: dict[str, Any]) -> None:
-    state.recorder.on = False
+    state.recorder.on = True  # should the script end in it, the parent reads the steps from the records
     loop.program = Steps("run", command["steps"], command["seconds"], command["warm"])
 
 
@@ -118,7 +118,12 @@ def _block(loop: Loop, command: dict[str, Any]) -> None:
 
 def _losses(loop: Loop, command: dict[str, Any]) -> dict[str, Any]:
     kept, loop.losses = loop.losses or [], None
-    return {"done": "losses", "losses": [float(x.float().item()) for x in kept]}
+    return {"done": "losses", "losses": read_losses(kept)}
+
+
+def read_losses(kept: list[Any]) -> list[float]:
+    """Read losses off their device: the only read of theirs, after all is measured."""
+    return [float(x.float().item()) for x in kept]
 
 
 def _close(loop: Loop, command: dict[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
+import re
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 from fasttrain_doctor.probe import describe
+
+# Kineto writes lines like these to standard error whatever KINETO_LOG_LEVEL says (torch 2.14).
+_KINETO = re.compile(rb"^(USDT|INFO|WARNING|ERROR|STAGE|VERBOSE):\d{4}-\d\d-\d\d .*\n?", re.MULTILINE)
+
+
+@contextlib.contextmanager
+def _without_kinetos_lines() -> Iterator[None]:
+    """Keep the profiler's own lines off the script's standard error; whatever else is written there gets there."""
+    try:
+        kept = os.dup(2)
+        caught = os.memfd_create("stderr")
+    except (OSError, AttributeError):
+        yield
+        return
+    os.dup2(caught, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        size = os.lseek(caught, 0, os.SEEK_END)
+        rest = _KINETO.sub(b"", os.pread(caught, size, 0))
+        if rest:
+            os.write(2, rest)
+        os.close(caught)
+        os.close(kept)
 
 
 class Deep:
@@ -29,7 +57,8 @@ class Deep:
         if describe.initialized():
             kinds.append(torch.profiler.ProfilerActivity.CUDA)
         self._profiler = torch.profiler.profile(activities=kinds)
-        self._profiler.start()
+        with _without_kinetos_lines():
+            self._profiler.start()
 
     def border(self) -> None:
         """Close the current step's range and open the next: the first begins at the first border."""
@@ -52,9 +81,10 @@ class Deep:
         # The range opened by the last border holds no step.
         self._close()
         self._profiler.add_metadata_json("torch_version", f'"{torch.__version__}"')
-        self._profiler.stop()
         plain = self._path.removesuffix(".gz")
-        self._profiler.export_chrome_trace(plain)
+        with _without_kinetos_lines():
+            self._profiler.stop()
+            self._profiler.export_chrome_trace(plain)
         with open(plain, "rb") as source, gzip.open(self._path, "wb", compresslevel=3) as target:
             shutil.copyfileobj(source, target)
         os.unlink(plain)

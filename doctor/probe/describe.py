@@ -51,12 +51,17 @@ def loader(obj: Any) -> dict[str, Any]:
         "drop_last": bool(getattr(obj, "drop_last", False)),
         "start_method": context.get_start_method() if context is not None else None,
         "worker_init_fn": getattr(obj, "worker_init_fn", None) is not None,
-        "collate": getattr(getattr(obj, "collate_fn", None), "__qualname__", None),
+        "collate": _function(getattr(obj, "collate_fn", None)),
         "transforms": transforms(dataset),
         "file": at[0] if at else None,
         "line": at[1] if at else None,
         "function": at[2] if at else None,
     }
+
+
+def _function(obj: Any) -> str | None:
+    name = getattr(obj, "__qualname__", None)
+    return None if name is None else f"{obj.__module__}.{name}"
 
 
 def transforms(dataset: Any) -> list[dict[str, Any]] | None:

@@ -15,7 +15,18 @@ def stop(code: int) -> None:
         except (OSError, ValueError, AttributeError):
             continue
     kill_children()
+    _remove_temporary_folder()
     os._exit(code)
+
+
+def _remove_temporary_folder() -> None:
+    """Remove what multiprocessing made for passing tensors; its own exit function will not run."""
+    import multiprocessing
+    import shutil
+
+    folder = multiprocessing.current_process()._config.get("tempdir")  # type: ignore[attr-defined]
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def kill_children() -> None:

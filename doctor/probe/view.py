@@ -19,7 +19,7 @@ class View:
         workers = self.num_workers > 0
         self.prefetch_factor = (settings.get("prefetch_factor") or loader.prefetch_factor or 2) if workers else None
         # Only used to reset an iterable data set's workers at its end: map-style arms never end.
-        self.persistent_workers = workers
+        self.persistent_workers = workers and loader._dataset_kind != 0
         self.timeout = timeout if workers else 0
         # Forked, never spawned: in a script without a __main__ guard spawned workers would train again.
         self.multiprocessing_context = _fork() if workers else None

@@ -1,0 +1,41 @@
+"""What is said of a script that ended, failed or hung before enough was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fasttrain_doctor.errors import DoctorError, NothingMeasured, ScriptFailed
+from fasttrain_doctor.gather import Watched
+from fasttrain_doctor.recorded import Recorded, read_probe
+from fasttrain_doctor.tuners.session import Session
+
+
+def unmeasured(session: Session, probe: Path, name: str, timeout: float, watched: Watched | None = None) -> DoctorError:
+    """Return the error that explains it.
+
+    Args:
+        session: the script's, which has ended or hangs.
+        probe: where its processes wrote.
+        name: the target as the user named it.
+        timeout: seconds that were waited for a step.
+        watched: what little was understood, if anything.
+    """
+    status = session.child.wait(2)
+    if status is None:
+        return NothingMeasured(
+            "timeout", f"{name} has not taken a training step in {timeout:.0f} s; to wait longer: --timeout"
+        )
+    session.child.drain()
+    if status != 0:
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        return ScriptFailed("script-failed", f"{name} failed before enough was measured ({how})")
+    return NothingMeasured(*_nothing(name, read_probe(probe), watched))
+
+
+def _nothing(name: str, recorded: Recorded, watched: Watched | None) -> tuple[str, str]:
+    if not any(p.facts_of("process") for p in recorded.processes):
+        return "no-torch", f"{name} ended without importing torch: there is no training to measure"
+    if not recorded.trainers:
+        return "no-training-loop", f"{name} ended without a backward or an optimizer step: there is nothing to measure"
+    took = watched.breakdown.measured if watched is not None else 0
+    return "too-few-steps", f"{name} ended after {took} whole steps past its warm-up; at least 3 are needed"
