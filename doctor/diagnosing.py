@@ -350,7 +350,7 @@ class Diagnosing:
 
     def confirm(self) -> None:
         """Prove the winner in fresh processes."""
-        from fasttrain_doctor.tuners.confirming import confirm_plan
+        from fasttrain_doctor.confirming import confirm_plan
 
         confirm_plan(self)
 
