@@ -104,16 +104,19 @@ def break_down(
     mean = float(times.mean())
     mine = [r for r in process.records if r.thread == steps.thread]
     by_loader = bool(steps.loaders) and steps.found_by in ("loader", "backward")
-    totals: Counter[str] = Counter()
-    local: list[Record] = []
-    for step, records in zip(chosen.measured, overlapping(mine, chosen.measured), strict=True):
-        pieces = cut(step, records, steps.loaders, by_loader)
-        _add(totals, pieces)
-        local += [r for r in records if r.kind is Kind.FETCH and step.start <= r.t0 < step.end]
     count = len(chosen.measured)
     first, last = chosen.measured[0].start, chosen.measured[-1].end
-    elsewhere = [r for p in workers for r in p.records if r.kind is Kind.FETCH and r.t1 > first and r.t0 < last]
-    own, remote = fetching(local), fetching(elsewhere)
+    others = [*process.records, *(r for p in workers for r in p.records)]
+    elsewhere = [r for r in others if _fetched_ahead(r, steps) and r.t1 > first and r.t0 < last]
+    before_forward = None if by_loader else "data" if elsewhere else "made"
+    totals: Counter[str] = Counter()
+    local: dict[int, Record] = {}
+    for step, records in zip(chosen.measured, overlapping(mine, chosen.measured), strict=True):
+        pieces = cut(step, records, steps.loaders, before_forward)
+        _add(totals, pieces)
+        _add_made(totals, [p for p in pieces if p.label == "made"], records)
+        local |= {r.t0: r for p in pieces if p.label == "data" and (r := p.record) and r.kind is Kind.FETCH}
+    own, remote = fetching(local.values()), fetching(elsewhere)
     phases, inferred = _data(totals, own, remote)
     per = {name: ns / 1e9 / count for name, ns in totals.items()}
     has_workers = bool(elsewhere)
@@ -129,7 +132,7 @@ def break_down(
         Phase.BACKWARD: per.get("backward", 0.0),
         Phase.OPTIMIZER: per.get("optimizer", 0.0),
     }
-    data = (totals["data"] + totals["made"] + totals["io"]) / 1e9 / count
+    data = (totals["data"] + totals["made"]) / 1e9 / count
     if device is not None:
         out, data = _on_device(out, data, device)
         other["python"] = 0.0
@@ -161,19 +164,33 @@ _DATA = (Phase.IO, Phase.PREPARE)
 
 def _add(totals: Counter[str], pieces: Sequence[Piece]) -> None:
     for p in pieces:
-        if p.label == "pause":
-            continue
         if p.label == "loss":
             waited = waits(p)
             totals["forward"] += p.ns - waited
             totals["python"] += waited
-        elif p.label == "made":
-            # Data made in the loop: computing prepares it, waiting is I/O. Without clocks all of it is preparation.
-            cpu = p.ns if p.cpu is None else p.cpu
-            totals["made"] += cpu
-            totals["io"] += p.ns - cpu
         else:
             totals[p.label] += p.ns
+
+
+def _fetched_ahead(r: Record, steps: Steps) -> bool:
+    """Whether a fetch was a worker's, or another thread's, for the training loader."""
+    if r.kind is not Kind.FETCH or (r.obj and r.obj not in steps.loaders):
+        return False
+    return bool(r.flag) or r.thread != steps.thread
+
+
+def _add_made(totals: Counter[str], pieces: Sequence[Piece], records: Sequence[Record]) -> None:
+    """Split data made in the loop, between an update and the next forward, as a fetch is split."""
+    blocked = sum(p.ns - p.cpu for p in pieces if p.cpu is not None)
+    update: Record | None = None
+    for r in records:
+        if r.kind is Kind.OPTIMIZER and r.a:
+            update = r
+        elif r.kind is Kind.FORWARD and r.a and update is not None and r.t0 >= update.t1:
+            totals["accounted"] += 1
+            blocked -= min(blocked, (r.a - update.a) + (r.b - update.b))
+            update = None
+    totals["made_io"] += blocked
 
 
 def _data(totals: Counter[str], own: Fetching, remote: Fetching) -> tuple[tuple[float | None, float | None], list[str]]:
@@ -182,9 +199,11 @@ def _data(totals: Counter[str], own: Fetching, remote: Fetching) -> tuple[tuple[
     In the main process by its own fetches; what is spent in ``next`` around them (sampler, pinning) is preparation.
     With workers the wait is split in proportion to what the workers were doing.
     """
-    if totals["made"] or totals["io"]:
-        spent = totals["data"] / 1e9
-        return (totals["io"] / 1e9, totals["made"] / 1e9 + spent), ["io", "prepare"]
+    if totals["made"]:
+        if not totals["accounted"]:
+            return (None, None), []
+        io = totals["made_io"] / 1e9
+        return (io, (totals["made"] + totals["data"]) / 1e9 - io), ["io", "prepare"]
     asked = totals["data"] / 1e9
     if remote.wall > 0:
         share = remote.io_share

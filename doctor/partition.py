@@ -7,11 +7,11 @@ hooked call) is a wait of the script's own and is kept apart from the computing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fasttrain_doctor.records import Kind, Mark, Record, Span
+from fasttrain_doctor.records import Call, Kind, Record, Span
 from fasttrain_doctor.steps import Step
 
 _SPANS = {
@@ -47,22 +47,32 @@ class Piece:
         return self.t1 - self.t0
 
 
-def cut(step: Step, records: Sequence[Record], training: Sequence[int], by_loader: bool) -> list[Piece]:
+def cut(step: Step, records: Sequence[Record], training: Sequence[int], before_forward: str | None) -> list[Piece]:
     """Cut a step into pieces in order of time.
 
     Args:
         step: the step.
-        records: records of the training thread that overlap it, ordered by start, outer before inner.
+        records: records of the training thread that overlap or touch it, ordered by start, outer before inner.
         training: numbers of the training loaders.
-        by_loader: whether batches come from a loader; if not, what precedes the first forward is data preparation.
+        before_forward: the label of what precedes the first forward where the loop asks no loader, else None.
     """
     flat = _innermost(records, step.start, step.end)
-    evaluation = _evaluation(records, step, training)
-    pieces = [_label(p, flat, i, by_loader) for i, p in enumerate(flat)]
+    evaluation = _evaluation(records, step, training, before_forward is None)
+    clocks = _clocks(records)
+    pieces = [_label(p, flat, i, clocks, before_forward) for i, p in enumerate(flat)]
     if evaluation is None:
         return pieces
     a, b = evaluation
     return [_inside(p, a, b) for p in pieces]
+
+
+def _clocks(records: Sequence[Record]) -> dict[int, int]:
+    """Return the thread's CPU time at each moment at which it was read."""
+    out = {}
+    for r in records:
+        if r.cpu1:
+            out[r.t0], out[r.t1] = r.cpu0, r.cpu1
+    return out
 
 
 def _inside(piece: Piece, a: int, b: int) -> Piece:
@@ -91,6 +101,8 @@ def _innermost(records: Sequence[Record], start: int, end: int) -> list[Piece]:
         while stack and stack[-1].t1 <= r.t0:
             upto(stack[-1].t1)
             stack.pop()
+        if stack and stack[-1].kind is Kind.MARK:  # whatever ran within a pause is no step's
+            continue
         upto(r.t0)
         stack.append(r)
     while stack:
@@ -100,20 +112,16 @@ def _innermost(records: Sequence[Record], start: int, end: int) -> list[Piece]:
     return out
 
 
-def _label(piece: Piece, flat: Sequence[Piece], i: int, by_loader: bool) -> Piece:
+def _label(piece: Piece, flat: Sequence[Piece], i: int, clocks: Mapping[int, int], before_forward: str | None) -> Piece:
     r = piece.record
-    label = "gap"
-    if r is not None:
-        if r.kind is Kind.SPAN:
-            label = _SPANS.get(Span(r.flag), "python")
-        elif r.kind is Kind.OPTIMIZER:
-            label = _in_optimizer(piece, flat, i)
-        else:
-            label = _PLAIN.get(r.kind, "python")
-        if label != "gap":
-            return Piece(piece.t0, piece.t1, label, r, _cpu(r) if r.t0 == piece.t0 and r.t1 == piece.t1 else None)
-    before, after = _neighbour(flat, i, -1), _neighbour(flat, i, 1)
-    return Piece(piece.t0, piece.t1, _gap(before, after, by_loader), None, _gap_cpu(before, after, piece))
+    cpu = None
+    if piece.t0 in clocks and piece.t1 in clocks:
+        cpu = max(0, min(clocks[piece.t1] - clocks[piece.t0], piece.ns))
+    if r is not None and r.kind is Kind.SPAN:
+        return Piece(piece.t0, piece.t1, _SPANS.get(Span(r.flag), "python"), r, cpu)
+    if r is not None and r.kind is not Kind.CLOSURE:
+        return Piece(piece.t0, piece.t1, _PLAIN.get(r.kind, "python"), r, cpu)
+    return Piece(piece.t0, piece.t1, _gap(flat, i, before_forward), None, cpu)
 
 
 _PLAIN = {
@@ -121,75 +129,74 @@ _PLAIN = {
     Kind.FETCH: "data",
     Kind.FORWARD: "forward",
     Kind.BACKWARD: "backward",
+    Kind.OPTIMIZER: "optimizer",
     Kind.ZERO_GRAD: "optimizer",
     Kind.COPY: "h2d",
     Kind.MARK: "pause",
 }
+_TELLING = frozenset({Kind.NEXT, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER})
+_COMPUTING = _TELLING - {Kind.NEXT}
 
 
-def _in_optimizer(piece: Piece, flat: Sequence[Piece], i: int) -> str:
-    """Label a part of ``optimizer.step`` that no inner call covers: with a closure, the first part is a framework's."""
-    inner = [p for p in flat if p.record is not None and p.record.kind is Kind.BACKWARD]
-    r = piece.record
-    assert r is not None
-    if not any(r.t0 <= p.t0 and p.t1 <= r.t1 for p in inner):
-        return "optimizer"
-    before = _neighbour(flat, i, -1)
-    if before is not None and before.kind is Kind.BACKWARD:
-        return "optimizer"
-    return "gap"
+def _neighbour(flat: Sequence[Piece], i: int, way: int, kinds: frozenset[Kind], looking: bool) -> Record | None:
+    """Return the nearest record of these kinds; forwards without gradients only where ``looking``.
 
-
-def _neighbour(flat: Sequence[Piece], i: int, way: int) -> Record | None:
-    """Return the nearest record that says what the script was doing; spans and gc say nothing of that."""
+    The optimizer whose closure the piece is part of is none of its neighbours.
+    """
+    closure = flat[i].record
     j = i + way
     while 0 <= j < len(flat):
         r = flat[j].record
-        told = r is not None and r.kind is not Kind.SPAN and not (r.kind is Kind.MARK and r.flag == Mark.CONTROL)
-        if told and not (r is flat[i].record and r is not None and r.kind is Kind.OPTIMIZER):
-            return r
+        if r is not None and r.kind in kinds and (looking or r.kind is not Kind.FORWARD or r.flag & Call.GRAD):
+            around = closure is not None and r.t0 <= closure.t0 and closure.t1 <= r.t1
+            if not around:
+                return r
         j += way
     return None
 
 
-def _gap(before: Record | None, after: Record | None, by_loader: bool) -> str:
-    if after is not None:
-        if after.kind is Kind.BACKWARD:
-            return "loss" if before is None or before.kind is not Kind.BACKWARD else "python"
-        if before is not None and before.kind is Kind.FORWARD and after.kind is Kind.FORWARD:
+def _gap(flat: Sequence[Piece], i: int, before_forward: str | None) -> str:
+    """Label what no record covers by what came before it and what comes next.
+
+    ``zero_grad``, copies, spans and pauses say nothing of it. The loss lies between forward and backward, where the next
+    batch may be fetched as well; a model without modules between its batch and its backward.
+    """
+    asks = before_forward is None
+    before = _neighbour(flat, i, -1, _TELLING, asks)
+    after = _neighbour(flat, i, 1, _TELLING, asks)
+    computes = _neighbour(flat, i, 1, _COMPUTING, asks)
+    trained = before is not None and before.kind is Kind.FORWARD
+    if computes is not None and computes.kind is Kind.BACKWARD:
+        at_it = after is computes and (before is None or before.kind is not Kind.BACKWARD)
+        if at_it or trained:
             return "loss"
-        if not by_loader and after.kind in (Kind.FORWARD, Kind.ZERO_GRAD) and _starts(before):
-            return "made"
+    if after is None or after.kind is not Kind.FORWARD:
+        return "python"
+    if trained:
+        return "loss"
+    if before_forward is not None and (before is None or before.kind is Kind.OPTIMIZER):
+        return before_forward
     return "python"
 
 
-def _starts(before: Record | None) -> bool:
-    return before is None or before.kind in (Kind.OPTIMIZER, Kind.ZERO_GRAD)
+def _evaluation(records: Sequence[Record], step: Step, training: Sequence[int], asks: bool) -> tuple[int, int] | None:
+    """Return where evaluation ran inside a step, from its first to its last sign.
 
-
-def _cpu(r: Record) -> int | None:
-    return r.cpu1 - r.cpu0 if r.cpu1 else None
-
-
-def _gap_cpu(before: Record | None, after: Record | None, piece: Piece) -> int | None:
-    """CPU time of a gap from the clocks of its neighbours, where both touch it."""
-    if before is None or after is None or not before.cpu1 or not after.cpu1:
-        return None
-    if before.t1 != piece.t0 or after.t0 != piece.t1:
-        return None
-    return max(0, min(after.cpu0 - before.cpu1, piece.ns))
-
-
-def _evaluation(records: Sequence[Record], step: Step, training: Sequence[int]) -> tuple[int, int] | None:
-    """Return where evaluation ran inside a step: from its first to its last sign after the update."""
+    Where a loader is asked: requests of other loaders, and forwards without gradients after the update. Where none is,
+    the step begins with the update: models that train but run in evaluation mode, before the training's own forward.
+    """
     inside = [r for r in records if step.start <= r.t0 < step.end]
-    updated = max((r.t1 for r in inside if r.kind is Kind.OPTIMIZER), default=step.start)
-    signs = [
-        r
-        for r in inside
-        if (r.kind is Kind.NEXT and r.a not in training) or (r.kind is Kind.FORWARD and not r.flag and r.t0 >= updated)
-    ]
-    if not signs or not any(r.kind is Kind.FORWARD for r in signs):
+    calls = [r for r in inside if r.kind is Kind.FORWARD]
+    looks = [r for r in calls if not r.flag & Call.GRAD]
+    if asks:
+        updated = max((r.t1 for r in inside if r.kind is Kind.OPTIMIZER), default=step.start)
+        looks = [r for r in looks if r.t0 >= updated]
+    else:
+        trains = min((r.t0 for r in calls if r.flag & Call.GRAD and r.flag & Call.TRAINS), default=step.end)
+        looks = [r for r in looks if r.flag & Call.EVAL and r.flag & Call.TRAINS and r.t0 < trains]
+    others = [r for r in inside if r.kind is Kind.NEXT and r.a not in training]
+    signs = [*looks, *others]
+    if not signs:
         return None
     return min(r.t0 for r in signs), max(r.t1 for r in signs)
 
@@ -203,14 +210,14 @@ def waits(piece: Piece) -> int:
 
 
 def overlapping(records: Sequence[Record], steps: Sequence[Step]) -> list[list[Record]]:
-    """Return for each step the records that overlap it; both are ordered by time."""
+    """Return for each step the records that overlap it or end where it starts; both are ordered by time."""
     out: list[list[Record]] = [[] for _ in steps]
     first = 0
     for r in records:
         while first < len(steps) and steps[first].end <= r.t0:
             first += 1
         j = first
-        while j < len(steps) and steps[j].start < r.t1:
+        while j < len(steps) and steps[j].start <= r.t1:
             out[j].append(r)
             j += 1
     return out

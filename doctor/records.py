@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,16 +34,26 @@ class Kind(IntEnum):
     """What a record tells; the comment gives the meaning of ``obj``, ``flag`` and ``a, b, c``."""
 
     NEXT = 1  # a loader iterator's __next__. obj iterator, a loader; flag 1: StopIteration, 2: another exception
-    FETCH = 2  # a fetcher's fetch. obj loader (0 in workers); flag 1: in a worker; a run-queue ns, b pool ns, c samples
-    FORWARD = 3  # outermost module call. obj module; flag 1: gradients were being recorded
+    FETCH = 2  # a fetcher's fetch. obj loader, 0: unknown; flag 1: in a worker; a run-queue ns, b pool ns, c samples
+    FORWARD = 3  # outermost module call. obj module; flag: Call; a, b: the thread's run-queue wait and the other
+    # Python threads' CPU so far at t0, 0: not read (only where no loader is asked)
     BACKWARD = 4  # autograd.backward/grad, outermost. obj thread-wide serial
-    OPTIMIZER = 5  # an optimizer's step. obj optimizer
+    OPTIMIZER = 5  # an optimizer's step. obj optimizer; a, b: the same at t1
     ZERO_GRAD = 6  # obj optimizer or module
     SPAN = 7  # flag: Span; something that is not training. a: its place in the user's code (fact number) or 0
     COPY = 8  # a copy to the device issued by the host. flag 1: source pinned, 2: non_blocking; a bytes
     ITERATOR = 9  # an iterator was made or reset. obj iterator, a loader, b workers, c 1 when reset
     DEVICE = 10  # device times of one border interval. obj Interval, a device ns, flag 1: host-bound, b step serial
+    CLOSURE = 12  # the closure that an optimizer's step called
     MARK = 11  # the parent's command ran from t0 to t1 (profile, block, floor): steps inside are not the user's. a Mark
+
+
+class Call(IntFlag):
+    """What a FORWARD record says of its module."""
+
+    GRAD = 1  # gradients were being recorded
+    EVAL = 2  # the module was in evaluation mode
+    TRAINS = 4  # some parameter of it requires a gradient
 
 
 class Span(IntEnum):
@@ -100,6 +110,6 @@ def read(data: bytes) -> Iterator[Record]:
     known = set(Kind)
     for offset in range(HEADER.size, len(data) - SIZE + 1, SIZE):
         kind, flag, thread, obj, t0, t1, cpu0, cpu1, a, b, c = RECORD.unpack_from(data, offset)
-        if kind not in known:
+        if kind not in known or t1 < t0:  # a record torn by a kill has its times missing
             return
         yield Record(Kind(kind), flag, thread, obj, t0, t1, cpu0, cpu1, a, b, c)

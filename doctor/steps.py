@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fasttrain_doctor.recorded import Process
-from fasttrain_doctor.records import Kind, Mark, Record
+from fasttrain_doctor.records import Call, Kind, Mark, Record
 
 _ASKED_ENOUGH = 0.5  # of the updates must follow a request, else the loader has stopped being asked
 
@@ -65,6 +65,9 @@ def find_steps(process: Process) -> Steps:
     loaders = training_loaders(mine)
     requests = [r for r in mine if r.kind is Kind.NEXT and r.a in loaders]
     others = tuple(dict.fromkeys(r.a for r in mine if r.kind is Kind.NEXT and r.a not in loaders))
+    if not loaders:  # batches fetched ahead by another thread
+        ahead = Counter(r.a for r in process.records if r.kind is Kind.NEXT and r.flag == 0)
+        loaders = tuple(n for n, _ in ahead.most_common() if n not in others)
     pauses = [r for r in mine if r.kind is Kind.MARK and r.flag == Mark.CONTROL]
     if requests and _still_asked(requests, updates):
         steps = _by_requests(requests, updates)
@@ -79,25 +82,33 @@ def find_steps(process: Process) -> Steps:
 def training_loaders(records: Sequence[Record]) -> tuple[int, ...]:
     """Return the loaders whose batches lead to backwards, the one waited for most first.
 
-    Every loader asked since the last backward counts, unless a forward without gradients came after it (evaluation);
-    the last one asked before a backward always counts.
+    Every loader asked since the last backward counts, unless it was for an evaluation: a model that trains ran in
+    evaluation mode, or one ran without gradients and was not followed by a backward but by another request. The last
+    one asked before a backward always counts.
     """
     waited: Counter[int] = Counter()
     found: dict[int, None] = {}
     asked: dict[int, None] = {}
     last: int | None = None
+    looked = False
     for r in records:
+        if r.kind is Kind.NEXT and looked:
+            asked.clear()
+            looked = False
         if r.kind is Kind.NEXT and r.flag == 0:
             waited[r.a] += r.t1 - r.t0
             asked[r.a] = None
             last = r.a
-        elif r.kind is Kind.FORWARD and not r.flag:
-            asked.clear()
+        elif r.kind is Kind.FORWARD and not r.flag & Call.GRAD:
+            looked = True
+            if r.flag & Call.EVAL and r.flag & Call.TRAINS:
+                asked.clear()
         elif r.kind is Kind.BACKWARD:
             found |= asked
             if last is not None:
                 found[last] = None
             asked.clear()
+            looked = False
     # One made anew each epoch has many numbers; the order is by time waited.
     return tuple(sorted(found, key=lambda n: -waited[n]))
 
@@ -114,20 +125,23 @@ def _by_requests(requests: Sequence[Record], updates: Sequence[Record]) -> list[
     events = sorted([(r.t0, 0, r) for r in requests] + [(u.t1, 1, u) for u in updates], key=lambda e: e[:2])
     start: int | None = None
     fresh = True  # the first step of an epoch waits for workers to start and fill
-    batches = done = 0
+    batches: Counter[int] = Counter()  # by loader: one batch of each of two zipped loaders is one batch
+    done = 0
     for time, kind, r in events:
         if kind == 1:
             done += 1
             continue
         if start is not None and done:
-            steps.append(Step(start, time, 0, batches, done, fresh))
-            start, batches, done, fresh = None, 0, 0, False
+            steps.append(Step(start, time, 0, max(batches.values()), done, fresh))
+            start, done, fresh = None, 0, False
+            batches.clear()
         if r.flag:  # exhausted: what follows is between epochs until a batch is asked for again
-            start, batches, fresh = None, 0, True
+            start, fresh = None, True
+            batches.clear()
             continue
         if start is None:
             start, done = time, 0
-        batches += 1
+        batches[r.a] += 1
     return steps
 
 

@@ -30,7 +30,9 @@ def loader(obj: Any) -> dict[str, Any]:
 
     dataset = getattr(obj, "dataset", None)
     iterable = isinstance(dataset, torch.utils.data.IterableDataset)
-    sampler = getattr(obj, "batch_sampler", None) or getattr(obj, "sampler", None)
+    sampler = getattr(obj, "batch_sampler", None)
+    if sampler is None:  # not `or`: a sampler may have no length, and so no truth
+        sampler = getattr(obj, "sampler", None)
     inner = getattr(sampler, "sampler", None)
     context = getattr(obj, "multiprocessing_context", None)
     at = user_line(2)

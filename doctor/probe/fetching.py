@@ -62,6 +62,12 @@ def _python_threads_cpu(own: int) -> int:
     return total
 
 
+def accounting() -> tuple[int, int]:
+    """Return this thread's run-queue wait and the other Python threads' CPU time so far, in ns; (0, 0) if unknown."""
+    waited = queue.read()
+    return (0, 0) if waited < 0 else (waited + 1, _python_threads_cpu(threading.get_ident()))
+
+
 def _random_state() -> tuple[Any, ...]:
     import random
 
@@ -112,7 +118,9 @@ def _wrap(original: Any) -> Any:
                     native = max(0, native - _SPIN_NS * (_threads() - 1))
                 waited = -1 if queue0 < 0 or queue1 < 0 else queue1 - queue0
                 samples = len(index) if isinstance(index, (list, tuple)) else 1
-                recorder.write(Kind.FETCH, int(in_worker), 0, t0, t1, cpu0, cpu1, waited, python + native, samples)
+                recorder.write(
+                    Kind.FETCH, int(in_worker), recorder.loader, t0, t1, cpu0, cpu1, waited, python + native, samples
+                )
                 if before is not None:
                     _looks += 1
                     recorder.fact("rng", untouched=_random_state() == before, worker=in_worker)

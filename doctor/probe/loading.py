@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import weakref
 from typing import Any
 
 from fasttrain_doctor.probe import describe, state
 from fasttrain_doctor.probe.loop import Key
-from fasttrain_doctor.probe.recorder import clock, thread_clock
+from fasttrain_doctor.probe.recorder import LOADER, clock, thread_clock
 from fasttrain_doctor.records import Kind
 
 KEY = ("dataset", "dataset_length", "batch_size", "sampler", "drop_last")
@@ -94,7 +95,8 @@ def _wrap_init(original: Any) -> Any:
     def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         t0, cpu0 = clock(), thread_clock()
         if not _hollow(self, loader):
-            original(self, loader, *args, **kwargs)
+            with _Making(loader):
+                original(self, loader, *args, **kwargs)
         try:
             _made(self, loader, t0, cpu0, reset=False)
         except Exception as error:
@@ -118,6 +120,28 @@ def _wrap_reset(original: Any) -> Any:
         return out
 
     return _reset
+
+
+class _Making:
+    """Tells workers started meanwhile whose they are: forked ones by the recorder's copy, others by the environment."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.put = False
+
+    def __enter__(self) -> None:
+        try:
+            if self.loader.num_workers and not getattr(self.loader, "_ftd_view", False):
+                state.recorder.loader = number(self.loader)
+                os.environ[LOADER] = str(state.recorder.loader)
+                self.put = True
+        except Exception as error:
+            state.degraded("loader", error)
+
+    def __exit__(self, *_: object) -> None:
+        if self.put:
+            state.recorder.loader = 0
+            os.environ.pop(LOADER, None)
 
 
 _base_init: Any = None
@@ -160,11 +184,11 @@ def _wrap_next(original: Any) -> Any:
         loop = state.loop
         if inside.depth or loop.off:
             return original(self)
+        known = _loader_of.get(self)
+        if known is None:
+            return original(self)
+        serial, which = known
         try:
-            known = _loader_of.get(self)
-            if known is None:
-                return original(self)
-            serial, which = known
             loop.before_next(which)
             take = loop.source(self, which)
             iterator, _ = state.iterators.get(self)

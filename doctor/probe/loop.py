@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fasttrain_doctor.probe import state
 from fasttrain_doctor.probe.recorder import clock, thread_clock
-from fasttrain_doctor.records import Interval, Kind, Mark
+from fasttrain_doctor.records import Call, Interval, Kind, Mark
 
 if TYPE_CHECKING:
     from fasttrain_doctor.probe.device import Light
@@ -66,6 +66,7 @@ class Loop:
         self._forward = False  # a training forward has begun and its backward has not
         self._since_next = 0
         self._asked: set[Key] = set()
+        self._looked = False  # a forward without gradients has run since a batch was asked for
         self._last_key: Key | None = None
         self._aside = 0  # when something that is not a step began (an epoch's end, evaluation)
         self.on_first_update: Callable[[], None] | None = None
@@ -79,6 +80,9 @@ class Loop:
             return
         if self.device is not None:
             self._mark(Interval.OTHER)
+        if self._looked:  # the forward without gradients was the end of an evaluation, not a teacher's
+            self._asked.clear()
+            self._looked = False
         if key in self.training:
             self._since_next = 0
             if self._aside:
@@ -107,11 +111,14 @@ class Loop:
         """Return an arm's source of batches for this iterator, or None for its own."""
         return None if self.take is None else self.take(iterator, key)
 
-    def before_forward(self, module: Any, trains: bool) -> None:
-        """Note an outermost forward; without gradients it marks what was fetched before it as evaluation."""
-        if not trains:
-            if not _grad_enabled():
+    def before_forward(self, module: Any, flag: int) -> None:
+        """Note an outermost forward; without gradients it may mark what was fetched before it as evaluation."""
+        if not flag & Call.GRAD:
+            self._looked = True
+            if flag & Call.EVAL and flag & Call.TRAINS:
                 self._asked.clear()
+            return
+        if not flag & Call.TRAINS:
             return
         if self.device is not None and not self._forward:
             self._forward = True
@@ -151,6 +158,7 @@ class Loop:
         if self._last_key is not None:
             self.training.add(self._last_key)
         self._asked.clear()
+        self._looked = False
         self._note_place()
         if self.optimizer_steps == 0 and self.backwards >= _BACKWARDS_WITHOUT_STEP:
             self._updated(None)
@@ -172,6 +180,11 @@ class Loop:
         self._note_place()
         self._updated(serial)
 
+    @property
+    def unasked(self) -> bool:
+        """Whether batches come from no loader that this thread asks."""
+        return not self.training or self._since_next > _UPDATES_WITHOUT_NEXT
+
     # -- borders ----------------------------------------------------------------------------------------------------
 
     def _updated(self, serial: int | None) -> None:
@@ -182,8 +195,7 @@ class Loop:
             told()
         self._pending = True
         self._since_next += 1
-        asked_no_more = not self.training or self._since_next > _UPDATES_WITHOUT_NEXT
-        if asked_no_more and (self.anchor is None or serial is None or serial == self.anchor):
+        if self.unasked and (self.anchor is None or serial is None or serial == self.anchor):
             self._border()
 
     def _border(self) -> None:
@@ -220,10 +232,3 @@ class Loop:
             at = state.user_line(3)
             if at is not None:
                 state.recorder.fact("at", file=at[0], line=at[1], function=at[2])
-
-
-def _grad_enabled() -> bool:
-    """Whether gradients are recorded now."""
-    import torch
-
-    return torch.is_grad_enabled()

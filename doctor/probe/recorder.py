@@ -6,6 +6,7 @@ import itertools
 import json
 import mmap
 import os
+import sys
 import threading
 import time
 from typing import Any
@@ -20,6 +21,14 @@ _ident = threading.get_ident
 _CHUNK = 64 * 1024
 _MOST = 6 * 1024 * 1024  # of one process: about 98,000 records
 _MOST_FACTS = 512 * 1024
+LOADER = "FASTTRAIN_DOCTOR_LOADER"  # the loader whose workers are being started, while they are
+
+
+def _parent() -> int:
+    """Return the process that this one works for: with a fork server it is not the one that made it."""
+    process = sys.modules.get("multiprocessing.process")
+    parent = None if process is None else process.parent_process()
+    return os.getppid() if parent is None or parent.pid is None else int(parent.pid)
 
 
 class Recorder:
@@ -39,6 +48,7 @@ class Recorder:
         self._facts_bytes = 0
         self._fd = -1
         self.worker = -1
+        self.loader = int(os.environ.get(LOADER, "0"))  # whose worker this is, where that is known
 
     def after_fork(self) -> None:
         """Start anew in a forked child: its own files, opened at its first record."""
@@ -101,7 +111,7 @@ class Recorder:
                 if fresh:
                     rank = int(os.environ.get("RANK", "-1"))
                     HEADER.pack_into(
-                        self._map, 0, MAGIC, os.getpid(), os.getppid(), rank, self.worker, time.time_ns(), clock()
+                        self._map, 0, MAGIC, os.getpid(), _parent(), rank, self.worker, time.time_ns(), clock()
                     )
                 self._room = room
             except (OSError, ValueError) as error:

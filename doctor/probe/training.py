@@ -6,9 +6,10 @@ import functools
 from typing import Any
 
 from fasttrain_doctor.probe import describe, state
+from fasttrain_doctor.probe.fetching import accounting
 from fasttrain_doctor.probe.imports import on_import
 from fasttrain_doctor.probe.recorder import clock, thread_clock
-from fasttrain_doctor.records import Kind
+from fasttrain_doctor.records import Call, Kind
 
 _UPDATES_TO_LEARN = 3  # how long every module call is looked at before only the roots' classes are
 
@@ -25,8 +26,10 @@ def _call(original: Any) -> Any:
             return original(self, *args, **kwargs)
         try:
             grad = _grad_enabled()
-            serial = _module_number(self, grad)
-            loop.before_forward(self, grad and serial > 0)
+            serial, trains = _known(self, grad)
+            flag = (Call.GRAD if grad else 0) | (0 if self.training else Call.EVAL) | (Call.TRAINS if trains else 0)
+            loop.before_forward(self, flag)
+            waited, others = accounting() if loop.unasked else (0, 0)
             t0, cpu0 = clock(), thread_clock()
         except Exception as error:
             state.degraded("forward", error)
@@ -36,32 +39,36 @@ def _call(original: Any) -> Any:
             return original(self, *args, **kwargs)
         finally:
             inside.depth -= 1
-            state.recorder.write(Kind.FORWARD, int(grad), serial, t0, clock(), cpu0, thread_clock())
+            state.recorder.write(Kind.FORWARD, flag, serial, t0, clock(), cpu0, thread_clock(), waited, others)
 
     return __call__
 
 
-def _module_number(module: Any, grad: bool) -> int:
-    """Return the number of a module that trains, 0 for one that does not (a loss function, a transform)."""
-    known = _trains.get(id(module))
-    if known is not None and known[1] is type(module):
-        return known[0]
-    trains = any(p.requires_grad for p in module.parameters())
-    serial = 0
-    if trains and grad:
-        serial, new = state.modules.get(module)
-        if new:
-            state.recorder.fact("model", id=serial, **describe.model(module))
-    if grad:
-        if len(_trains) > 4096:
-            _trains.clear()
-        _trains[id(module)] = (serial, type(module))
-        if serial and _class_wide is not None:
+def _known(module: Any, grad: bool) -> tuple[int, bool]:
+    """Return the number of a module that was seen to train, else 0, and whether any parameter of it can be trained."""
+    found = _seen.get(id(module))
+    if found is None or found.cls is not type(module):
+        if len(_seen) > 4096:
+            _seen.clear()
+        parameters = list(module.parameters())
+        found = _seen[id(module)] = _Module(type(module), any(p.requires_grad for p in parameters), 0)
+        if parameters and _class_wide is not None:  # a frozen teacher's call is a forward as well
             _roots.setdefault(type(module), None)
-    return serial
+    if grad and found.trains and not found.serial:
+        found.serial, new = state.modules.get(module)
+        if new:
+            state.recorder.fact("model", id=found.serial, **describe.model(module))
+    return found.serial, found.trains
 
 
-_trains: dict[int, tuple[int, type]] = {}
+class _Module:
+    __slots__ = ("cls", "serial", "trains")
+
+    def __init__(self, cls: type, trains: bool, serial: int) -> None:
+        self.cls, self.trains, self.serial = cls, trains, serial
+
+
+_seen: dict[int, _Module] = {}  # by id: a module that takes a dead one's place is told apart by its class at most
 _grad_enabled: Any = None
 _compiling: Any = None
 
@@ -120,18 +127,40 @@ def _wrap_backward(original: Any) -> Any:
 _open_steps: dict[int, tuple[int, int, int]] = {}
 
 
-def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+def _closure(original: Any) -> Any:
+    """Note when an optimizer calls its closure: what runs in it is a training step, not the optimizer's work."""
+
+    @functools.wraps(original)
+    def closure(*args: Any, **kwargs: Any) -> Any:
+        t0, cpu0 = clock(), thread_clock()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            state.recorder.write(Kind.CLOSURE, 0, 0, t0, clock(), cpu0, thread_clock())
+
+    return closure
+
+
+def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
+    """Note the step's begin; returns other arguments for it where there is a closure to be seen (torch's own way)."""
     try:
         if state.loop.off:
-            return
+            return None
         serial, new = state.optimizers.get(optimizer)
         if new:
             state.recorder.fact("optimizer", id=serial, framework=describe.framework(), **describe.optimizer(optimizer))
         state.loop.before_step(optimizer)
         state.inside.optimizer += 1
+        changed = None
+        if callable(kwargs.get("closure")):
+            changed = args, {**kwargs, "closure": _closure(kwargs["closure"])}
+        elif len(args) > 1 and callable(args[1]):
+            changed = (args[0], _closure(args[1]), *args[2:]), kwargs
         _open_steps[id(optimizer)] = (serial, clock(), thread_clock())
+        return changed
     except Exception as error:
         state.degraded("optimizer", error)
+        return None
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -141,7 +170,9 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             return
         state.inside.optimizer = 0
         serial, t0, cpu0 = opened
-        state.recorder.write(Kind.OPTIMIZER, 0, serial, t0, clock(), cpu0, thread_clock())
+        t1, cpu1 = clock(), thread_clock()
+        waited, others = accounting() if state.loop.unasked else (0, 0)
+        state.recorder.write(Kind.OPTIMIZER, 0, serial, t0, t1, cpu0, cpu1, waited, others)
         state.loop.after_step(serial)
         _learn(state.loop)
     except Exception as error:
