@@ -25,16 +25,15 @@ FEWEST, MOST = 24, 1500  # steady steps of one process
 class _Runner:
     """Starts fresh processes of one diagnosis, alternating plan and none."""
 
-    def __init__(self, work: Diagnosing, plan: Plan, noise: float) -> None:
+    def __init__(self, work: Diagnosing) -> None:
         self._work = work
-        self._noise = noise
         watched = work.case.watched
         assert watched is not None
         self._loader = target_of(watched)
         self._own = watched.loader.num_workers if watched.loader is not None else 0
         self._batch = watched.breakdown.samples_per_step
-        trial = next((t for t in reversed(work.case.trials) if t.settings == dict(plan) and t.speedup), None)
-        gain = trial.speedup.mid if trial is not None and trial.speedup is not None else 1.0
+        search = work.case.search
+        gain = search.speedup.mid if search is not None and search.speedup is not None else 1.0
         self._step = {False: watched.breakdown.mean, True: watched.breakdown.mean / gain}
         self.startup: dict[bool, list[float]] = {False: [], True: []}
 
@@ -83,7 +82,7 @@ def confirm_plan(work: Diagnosing) -> None:
         return
     plan = dict(result.best_plan)
     effect = plan_effect(plan, case.evidence)
-    runner = _Runner(work, plan, result.noise.sd)
+    runner = _Runner(work)
     confirmation = confirm.confirm(runner, plan, effect=effect, noise=result.noise, deadline=work)
     facts = confirmation.facts(effect)
     case.trials.append(facts)

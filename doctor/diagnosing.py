@@ -329,8 +329,7 @@ class Diagnosing:
 
         def tried(trial: TrialFacts) -> None:
             self.case.trials.append(trial)
-            gain = f"{trial.speedup.mid:.2f}x" if trial.speedup is not None else trial.reason
-            self.progress.say(f"tried {_settings(trial.settings)}: {trial.verdict} {gain}")
+            self.progress.say(_tried(trial))
 
         result = search(
             bench,
@@ -372,6 +371,15 @@ def _packages(command: Command) -> frozenset[str]:
         return frozenset()
     needed = {name for fix in all_fixes().values() for name in fix.needs}
     return frozenset(name for name in needed if find_spec(name) is not None)
+
+
+def _tried(trial: TrialFacts) -> str:
+    plan = _settings(trial.settings)
+    if trial.speedup is not None:
+        return f"compared {plan}: {trial.verdict}, {trial.speedup.mid:.2f}x in {trial.pairs} pairs"
+    if trial.pair_ratios:
+        return f"looked at {plan}: about {trial.pair_ratios[-1]:.3g}x"
+    return f"tried {plan}: {trial.verdict}, {trial.reason}"
 
 
 def _settings(plan: Mapping[str, Any]) -> str:

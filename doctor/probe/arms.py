@@ -80,18 +80,16 @@ class Arm:
         """End the workers without waiting for them."""
         from torch._C import _remove_worker_pids
 
-        iterator, self.iterator = self.iterator, None
-        workers = getattr(iterator, "_workers", None) or ()
+        workers = getattr(self.iterator, "_workers", None) or ()
         if workers:
-            _remove_worker_pids(id(iterator))
-            iterator._worker_pids_set = False
-            iterator._shutdown = True
-            for worker in workers:
-                if worker.pid is not None:
-                    os.kill(worker.pid, signal.SIGKILL)
-                    os.kill(worker.pid, signal.SIGCONT)
+            _remove_worker_pids(id(self.iterator))
+            self.iterator._worker_pids_set = False
+            self.iterator._shutdown = True
+            self.signal(signal.SIGKILL)
+            self.signal(signal.SIGCONT)
             for worker in workers:
                 worker.join(2)
+        self.iterator = None
         self.applied.close()
 
 
