@@ -46,13 +46,17 @@ class ConvBlock(nn.Module):
 
 
 class SmallCNN(nn.Module):
-    def __init__(self, num_classes):
+    def __init__(self, num_classes, image_size):
         super().__init__()
-        self.features = nn.Sequential(ConvBlock(3, 24), ConvBlock(24, 48), ConvBlock(48, 96), ConvBlock(96, 192))
-        self.head = nn.Linear(192, num_classes)
+        self.features = nn.Sequential(ConvBlock(3, 16), ConvBlock(16, 32), ConvBlock(32, 64), ConvBlock(64, 128))
+        self.fc1 = nn.Linear(128 * (image_size // 16) ** 2, 1024)
+        self.dropout = nn.Dropout(0.5)
+        self.fc2 = nn.Linear(1024, num_classes)
 
     def forward(self, x):
-        return self.head(self.features(x).mean(dim=(2, 3)))
+        x = torch.flatten(self.features(x), 1)
+        x = self.dropout(F.relu(self.fc1(x)))
+        return self.fc2(x)
 
 
 def main():
@@ -61,7 +65,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--image-size", type=int, default=64)
+    parser.add_argument("--image-size", type=int, default=128)
     parser.add_argument("--checkpoint", default="checkpoint.pt")
     args = parser.parse_args()
 
@@ -80,7 +84,7 @@ def main():
     loader = DataLoader(dataset, batch_size=args.batch_size, shuffle=True, num_workers=0, drop_last=True)
     print(f"{len(dataset)} photos of {len(dataset.classes)} kinds, training on {device}")
 
-    model = SmallCNN(len(dataset.classes)).to(device)
+    model = SmallCNN(len(dataset.classes), args.image_size).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
 
     for epoch in range(args.epochs):
