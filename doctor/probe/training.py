@@ -22,7 +22,7 @@ def _call(original: Any) -> Any:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         inside = state.inside
         loop = state.loop
-        if inside.depth or loop.off or _compiling():
+        if _compiling() or inside.depth or loop.off:  # in this order: what is looked at while compiling is guarded
             return original(self, *args, **kwargs)
         try:
             grad = _grad_enabled()

@@ -1,0 +1,115 @@
+"""Loops that run in other processes than the script's first, and loops that are compiled."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import environment
+from tests.watched import HEAD, assert_sums, watch
+
+TRAINS = """
+def train(net, steps=12):
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for x, y in DataLoader(Points(4 * steps), batch_size=4):
+        opt.zero_grad(); loss_of(net(x), y).backward(); opt.step()
+"""
+
+RANKS = """
+import os
+import torch.distributed as dist
+def rank_trains(rank, world, port):
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    train(nn.parallel.DistributedDataParallel(Net()))
+    dist.destroy_process_group()
+"""
+
+SPAWNS = """
+if __name__ == "__main__":
+    import socket
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0)); port = str(s.getsockname()[1])
+    torch.multiprocessing.spawn(rank_trains, args=(2, port), nprocs=2)
+"""
+
+LAUNCHED = """
+import os
+import torch.distributed as dist
+dist.init_process_group("gloo")
+train(nn.parallel.DistributedDataParallel(Net()))
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_that_the_script_spawns_are_both_recorded(tmp_path: Path) -> None:
+    seen = watch(HEAD + TRAINS + RANKS + SPAWNS, tmp_path)
+    assert (seen.watched.ranks.world, seen.watched.ranks.reported) == (2, 2)
+    assert sorted(seen.watched.ranks.step) == ["0", "1"]
+    assert seen.steps == 12
+    assert_sums(seen.breakdown)
+
+
+def test_ranks_of_torchrun_are_both_recorded(tmp_path: Path) -> None:
+    launcher = ["--", sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    seen = watch(HEAD + TRAINS + LAUNCHED, tmp_path, launcher=launcher)
+    assert (seen.watched.ranks.world, seen.watched.ranks.reported) == (2, 2)
+    assert sorted(seen.watched.ranks.step) == ["0", "1"]
+    assert seen.steps == 12
+    assert_sums(seen.breakdown)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_that_are_not_forked_are_known_as_the_loaders(method: str, tmp_path: Path) -> None:
+    body = f"""
+def main():
+    net = Net(); opt = torch.optim.SGD(net.parameters(), 0.1)
+    loader = DataLoader(Points(), batch_size=4, num_workers=1, multiprocessing_context="{method}")
+    for x, y in loader:
+        opt.zero_grad(); loss_of(net(x), y).backward(); opt.step()
+if __name__ == "__main__": main()
+"""
+    seen = watch(HEAD + body, tmp_path)
+    assert len(seen.watched.workers) == 1
+    assert seen.watched.workers[0].worker == 0
+    assert seen.steps == 20
+    assert seen.breakdown.hidden["prepare"] is not None
+
+
+COMPILED = """
+import json
+import torch._dynamo
+from torch._dynamo.utils import counters
+net = Net(); opt = torch.optim.SGD(net.parameters(), 0.1)
+{compile}
+for i, (x, y) in enumerate(DataLoader(Points(), batch_size=4)):
+    opt.zero_grad(); loss_of(run(x), y).backward(); opt.step()
+    if i % 10 == 9:
+        run.eval() if isinstance(run, nn.Module) else None
+        with torch.no_grad(): run(x)
+        run.train() if isinstance(run, nn.Module) else None
+print(json.dumps({{"graphs": counters["stats"]["unique_graphs"], "breaks": sum(counters["graph_break"].values()),
+                  "recompiles": sum(counters["recompiles"].values())}}))
+"""
+
+WAYS = {
+    "model": 'run = torch.compile(net, backend="eager")',
+    "method": 'net.compile(backend="eager"); run = net',
+    "function": 'run = torch.compile(lambda x: net(x) * 2, backend="eager")',
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_compiled_code_is_compiled_as_it_would_be(way: str, tmp_path: Path) -> None:
+    script = HEAD + COMPILED.format(compile=WAYS[way])
+    seen = watch(script, tmp_path)
+    alone = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert json.loads(seen.stdout) == json.loads(alone.stdout)
+    assert seen.steps == 20
+    assert seen.recorded.degraded() == []
