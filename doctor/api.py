@@ -74,11 +74,14 @@ def diagnose(target: list[str], options: Options | None = None) -> Outcome:
         DoctorError: the run directory cannot be made (``output-unwritable``, ``disk-full``).
     """
     from fasttrain_doctor.diagnosing import Diagnosing, Limits
+    from fasttrain_doctor.leftover import owned
     from fasttrain_doctor.machine import machine, torch_of
     from fasttrain_doctor.sampling import Sampler
 
     options = options or Options()
     command = parse_target(target, options.python)
+    progress = Progress(quiet=options.quiet)
+    _put_back(progress, options.out)
     shown = redact.redact_argv(list(command.argv))
     writer = runs.create_run(options.out, redact.redact(command.name), shown)
     run = writer.run
@@ -87,7 +90,6 @@ def diagnose(target: list[str], options: Options | None = None) -> Outcome:
         facts = torch_of(command.argv[0], facts)
     started = datetime.now().astimezone().isoformat(timespec="seconds")
     case = Case(script=redact.redact(command.name), command=shown, started=started, machine=facts)
-    progress = Progress(quiet=options.quiet)
     limits = Limits(
         budget=options.budget or BUDGET,
         timeout=options.timeout,
@@ -103,7 +105,7 @@ def diagnose(target: list[str], options: Options | None = None) -> Outcome:
     try:
         work = Diagnosing(command, writer, case, limits, _streams(run, options), progress)
         try:
-            with Sampler(run.samples_file, os.getpid()):
+            with owned(run), Sampler(run.samples_file, os.getpid()):
                 work.run()
         finally:
             work.clean()
@@ -116,6 +118,15 @@ def diagnose(target: list[str], options: Options | None = None) -> Outcome:
         case.failed = str(ending)
     case.seconds = time.monotonic() - began
     return _finish(writer, case, code, error)
+
+
+def _put_back(progress: Progress, folder: Path | None = None) -> None:
+    """Complete what a killed diagnosis left to restore, and say so."""
+    from fasttrain_doctor import leftover
+
+    for run, done in leftover.put_back(folder):
+        what = f"{len(done.put_back)} files put back, {len(done.moved)} new ones moved to it"
+        progress.say(f"run {run.id} was cut off: {what}")
 
 
 def _announce(progress: Progress, command: Command, limits: Limits) -> None:
@@ -204,6 +215,7 @@ def apply(run: Run, *, dry_run: bool = False, force: bool = False) -> str:
     """
     from fasttrain_doctor.tuners import tuned
 
+    _put_back(Progress())
     diagnosis = run.diagnosis()
     if diagnosis.tuned is None:
         return f"nothing to apply: {diagnosis.verdict}"
@@ -231,6 +243,7 @@ def train(target: list[str], python: str | None = None) -> int:
     from fasttrain_doctor.tuners import tuned
 
     command = parse_target(target, python)
+    _put_back(Progress())
     path = Path.cwd() / tuned.FILE
     if not path.exists():
         raise UsageError(

@@ -112,6 +112,11 @@ class Run:
         return self.folder / "journal.jsonl"
 
     @property
+    def owner(self) -> Path:
+        """Return the file whose lock is held while the run is being made."""
+        return self.folder / "owner.lock"
+
+    @property
     def study(self) -> Path:
         """Return the search's own storage."""
         return self.folder / "study.log"
