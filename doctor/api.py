@@ -251,7 +251,7 @@ def train(target: list[str], python: str | None = None) -> int:
         )
     settings = tuned.settings_for(tuned.load(path), str(command.script or command.name), path)
     with tempfile.TemporaryDirectory(prefix="fasttrain-doctor-") as folder:
-        written = Path(folder) / "plan.json"
+        written = Path(folder) / "settings.json"
         written.write_text(json.dumps({"plan": settings.plan, "loader": settings.loader}), encoding="utf-8")
         env = child_environment(
             os.environ, token=secrets.token_hex(16), probe_dir=Path(folder), mode="run", plan=written

@@ -28,6 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fasttrain_doctor.probe.keeping import JOURNAL, KEPT
+
 
 @dataclass(frozen=True, slots=True)
 class Restored:
@@ -62,7 +64,7 @@ class _Work:
 
 def pending(run_dir: str | Path) -> bool:
     """Tell whether a run's files still have to be restored."""
-    return (Path(run_dir) / "journal.jsonl").exists()
+    return (Path(run_dir) / JOURNAL).exists()
 
 
 def restore(run_dir: str | Path, *, discard: bool = False) -> Restored:
@@ -87,10 +89,10 @@ def restore(run_dir: str | Path, *, discard: bool = False) -> Restored:
             return Restored()
         finished = len(list(run.glob("journal.*.jsonl")))
         work = _Work(run, run / "created" / str(finished + 1), discard)
-        _restore(work, list(_lines(run / "journal.jsonl")))
+        _restore(work, list(_lines(run / JOURNAL)))
         if not work.failed:
-            (run / "journal.jsonl").replace(run / f"journal.{finished + 1}.jsonl")
-            shutil.rmtree(run / "kept", ignore_errors=True)
+            (run / JOURNAL).replace(run / f"journal.{finished + 1}.jsonl")
+            shutil.rmtree(run / KEPT, ignore_errors=True)
     return Restored(tuple(work.put_back), tuple(work.moved), tuple(work.left), tuple(work.unprotected))
 
 
@@ -261,7 +263,7 @@ def _link_back(work: _Work, line: dict[str, Any]) -> None:
 def _file_back(work: _Work, line: dict[str, Any]) -> None:
     """Put a file's original back in one step, so that the path never holds half of it."""
     path = Path(line["path"])
-    kept = work.run / "kept" / line["kept"]
+    kept = work.run / KEPT / line["kept"]
     if not kept.exists():  # done before we were killed
         return
     if kept.stat().st_size != line["size"]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fasttrain_doctor.probe.keeping import JOURNAL
+
 SKIPPED = frozenset(
     {".git", ".hg", ".venv", "venv", "site-packages", "node_modules", "__pycache__", ".fasttrain-doctor"}
 )
@@ -76,7 +78,7 @@ def saved_to(run_dir: str | Path) -> Snapshot:
     files: dict[str, State] = {}
     folders: list[str] = []
     journals = sorted(Path(run_dir).glob("journal.*.jsonl"), key=lambda p: p.stat().st_mtime)
-    for journal in [*journals, Path(run_dir) / "journal.jsonl"]:
+    for journal in [*journals, Path(run_dir) / JOURNAL]:
         if not journal.exists():
             continue
         for line in journal.read_bytes().splitlines():

@@ -83,7 +83,7 @@ class Session:
         setup = self._setup
         plan = None
         if setup.plan is not None:
-            plan = setup.probe_dir / "plan.json"
+            plan = setup.probe_dir / "installed.json"
             plan.write_text(json.dumps({"plan": setup.plan, "loader": setup.loader}), encoding="utf-8")
         env = child_environment(
             setup.env, token=secrets.token_hex(16), probe_dir=setup.probe_dir, socket=address, plan=plan

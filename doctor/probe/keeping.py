@@ -14,6 +14,10 @@ import time
 MAX_COPY = 2 << 30  # bytes; a larger file is not copied (it may still be kept by a second name)
 SWAP_FROM = 16 << 20  # bytes from which a file about to be emptied is kept by a second name instead of a copy
 SPARE = 512 << 20  # bytes of the disk that stay free for the user's own writes
+# Places in the run directory, which the user's process cannot ask `run` for.
+JOURNAL = "journal.jsonl"
+KEPT = "kept"
+
 _FICLONE = 0x40049409  # linux/fs.h: share the blocks of a file, copied only when written
 
 _open, _close, _read, _write = os.open, os.close, os.read, os.write
@@ -30,9 +34,9 @@ class Keeper:
 
     def __init__(self, run: str) -> None:
         self.run = run
-        self.folder = os.path.join(run, "kept")
+        self.folder = os.path.join(run, KEPT)
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        self._journal = _open(os.path.join(run, "journal.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._journal = _open(os.path.join(run, JOURNAL), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._count = 0
 
     def note(self, op: str, path: str, safe: bool = False, **more: object) -> None:
