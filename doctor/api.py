@@ -102,8 +102,8 @@ def diagnose(target: list[str], options: Options | None = None) -> Outcome:
     began = time.monotonic()
     error: DoctorError | None = None
     code: int = Exit.DONE
+    work = Diagnosing(command, writer, case, limits, _streams(run, options), progress)
     try:
-        work = Diagnosing(command, writer, case, limits, _streams(run, options), progress)
         try:
             with owned(run), Sampler(run.samples_file, os.getpid()):
                 work.run()
@@ -113,6 +113,7 @@ def diagnose(target: list[str], options: Options | None = None) -> Outcome:
     except KeyboardInterrupt:
         case.interrupted = True
         code = Exit.INTERRUPTED
+        work.salvage()
     except (ScriptFailed, NothingMeasured) as ending:
         error, code = ending, ending.exit
         case.failed = str(ending)

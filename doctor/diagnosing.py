@@ -181,6 +181,16 @@ class Diagnosing:
                     known.add(changed.path)
                     self.case.unprotected.append(Change(path=changed.path, what=changed.what))
 
+    def salvage(self) -> None:
+        """Make what can be made of a window that was interrupted."""
+        if self.case.watched is None:
+            self.case.watched = gather.understand(read_probe(self.writer.run.probe))
+        if self.case.watched is None:
+            self.case.failed = "it was interrupted before three whole steps had run"
+        elif not self.case.findings:
+            self.judge()
+        self.case.missing("trials", "the diagnosis was interrupted")
+
     # -- stages -----------------------------------------------------------------------------------------------------
 
     def watch(self, session: Session) -> bool:

@@ -13,7 +13,7 @@ from fasttrain_doctor.tuners.session import Session
 
 BLOCK_SECONDS = 15.0  # a block that takes longer is cut: its steps so far count
 HANG_SECONDS = 90.0  # beyond a block's own limit, after which the loop counts as hung
-MOST_READY = 5  # arms with workers kept ready; the oldest is closed beyond that (47 MB a worker)
+MOST_READY = 3  # arms with workers kept ready; the oldest is closed beyond that (47 MB a worker)
 
 
 class Driven:
