@@ -108,7 +108,9 @@ def break_down(
     first, last = chosen.measured[0].start, chosen.measured[-1].end
     others = [*process.records, *(r for p in workers for r in p.records)]
     elsewhere = [r for r in others if _fetched_ahead(r, steps) and r.t1 > first and r.t0 < last]
-    before_forward = None if by_loader else "data" if elsewhere else "made"
+    # Made by hand, an update ends where nothing tells it from the making of the next batch.
+    blurred = steps.found_by == "update" and not elsewhere
+    before_forward = None if by_loader else "data" if elsewhere else "python" if blurred else "made"
     totals: Counter[str] = Counter()
     local: dict[int, Record] = {}
     for step, records in zip(chosen.measured, overlapping(mine, chosen.measured), strict=True):
@@ -117,7 +119,7 @@ def break_down(
         _add_made(totals, [p for p in pieces if p.label == "made"], records)
         local |= {r.t0: r for p in pieces if p.label == "data" and (r := p.record) and r.kind is Kind.FETCH}
     own, remote = fetching(local.values()), fetching(elsewhere)
-    phases, inferred = _data(totals, own, remote)
+    phases, inferred = _data(totals, own, remote, blurred)
     per = {name: ns / 1e9 / count for name, ns in totals.items()}
     has_workers = bool(elsewhere)
     io, prepare = phases
@@ -132,11 +134,11 @@ def break_down(
         Phase.BACKWARD: per.get("backward", 0.0),
         Phase.OPTIMIZER: per.get("optimizer", 0.0),
     }
-    data = (totals["data"] + totals["made"]) / 1e9 / count
+    data = None if blurred and not totals["data"] else (totals["data"] + totals["made"]) / 1e9 / count
     if device is not None:
         out, data = _on_device(out, data, device)
         other["python"] = 0.0
-    out[Phase.OTHER] = mean - data - sum(v for k, v in out.items() if v is not None and k not in _DATA)
+    out[Phase.OTHER] = mean - (data or 0.0) - sum(v for k, v in out.items() if v is not None and k not in _DATA)
     other["python"] = max(0.0, (out[Phase.OTHER] or 0.0) - sum(v for k, v in other.items() if k != "python"))
     fetches = remote if has_workers else own
     return Breakdown(
@@ -193,7 +195,9 @@ def _add_made(totals: Counter[str], pieces: Sequence[Piece], records: Sequence[R
     totals["made_io"] += blocked
 
 
-def _data(totals: Counter[str], own: Fetching, remote: Fetching) -> tuple[tuple[float | None, float | None], list[str]]:
+def _data(
+    totals: Counter[str], own: Fetching, remote: Fetching, blurred: bool
+) -> tuple[tuple[float | None, float | None], list[str]]:
     """Split the time of asking for data into I/O and preparation, in seconds over all measured steps.
 
     In the main process by its own fetches; what is spent in ``next`` around them (sampler, pinning) is preparation.
@@ -217,7 +221,7 @@ def _data(totals: Counter[str], own: Fetching, remote: Fetching) -> tuple[tuple[
         return (io, asked - io), []
     if asked > 0:
         return (None, None), []  # a loader without hooks: a wait, of what is not known
-    return (0.0, 0.0), []
+    return ((None, None) if blurred else (0.0, 0.0)), []
 
 
 def _hidden(remote: Fetching, steps: int, phases: dict[Phase, float | None]) -> dict[str, float | None]:
@@ -247,12 +251,12 @@ def _device(records: Sequence[Record], steps: Sequence[Step]) -> dict[Interval, 
 
 
 def _on_device(
-    host: dict[Phase, float | None], data: float, device: dict[Interval, float]
-) -> tuple[dict[Phase, float | None], float]:
+    host: dict[Phase, float | None], data: float | None, device: dict[Interval, float]
+) -> tuple[dict[Phase, float | None], float | None]:
     """Put the device's intervals in place of the host's; the gap of a fetch keeps the host's io/prepare split."""
     gap = device.get(Interval.DATA, 0.0)
     io, prepare = host[Phase.IO], host[Phase.PREPARE]
-    scale = gap / data if data > 0 else 0.0
+    scale = gap / data if data else 0.0
     return {
         Phase.IO: None if io is None else io * scale,
         Phase.PREPARE: None if prepare is None else prepare * scale,
@@ -260,4 +264,4 @@ def _on_device(
         Phase.FORWARD: device.get(Interval.FORWARD, 0.0),
         Phase.BACKWARD: device.get(Interval.BACKWARD, 0.0),
         Phase.OPTIMIZER: device.get(Interval.OPTIMIZER, 0.0),
-    }, gap
+    }, None if data is None else gap

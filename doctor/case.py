@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fasttrain_doctor.tuners.search import SearchResult
 
 _NO_LOADER = "the loop asks no loader for its batches"
+_BY_HAND = "the update is made by hand: nothing tells its end from the making of the next batch"
 
 
 @dataclass
@@ -143,6 +144,8 @@ class Case:
             out.setdefault("h2d", "no accelerator: nothing is copied to a device")
         elif b.phases.get("h2d") is None:  # type: ignore[call-overload]
             out.setdefault("h2d", "the training used no accelerator")
+        if b.data is None:
+            out.setdefault("data", _BY_HAND)
         if self.watched.loader is None:
             out.setdefault("floor", _NO_LOADER)
             out.setdefault("loader", _NO_LOADER)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import warnings
 import weakref
 from typing import Any
 
@@ -157,7 +158,9 @@ def _hollow(iterator: Any, loader: Any) -> bool:
     except Exception as error:
         state.degraded("arms", error)
         return False
-    _base_init(iterator, loader)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the script has had them, for the iterator it made itself
+        _base_init(iterator, loader)
     iterator._shutdown = True  # nothing to shut down: _shutdown_workers returns at once
     iterator._workers = []
     hollow.add(iterator)

@@ -21,6 +21,8 @@ Key = tuple[object, ...]
 
 _UPDATES_WITHOUT_NEXT = 3  # after so many the loader is no longer asked (itertools.cycle): updates are the borders
 _BACKWARDS_WITHOUT_STEP = 3  # after so many there is no torch optimizer: a backward is the update
+_LOOKS = 2  # forwards in evaluation mode in a row that make an evaluation; pseudo-labels take one
+_BETWEEN_EVALUATIONS = 3  # steps; what comes more often than that is part of the step
 
 
 class Program(Protocol):
@@ -69,6 +71,10 @@ class Loop:
         self._looked = False  # a forward without gradients has run since a batch was asked for
         self._last_key: Key | None = None
         self._aside = 0  # when something that is not a step began (an epoch's end, evaluation)
+        self._computing = False  # a training forward has run since the last update
+        self._looks = 0  # forwards in evaluation mode since then, the first of them at:
+        self._first_look = 0
+        self._evaluated = -_BETWEEN_EVALUATIONS  # the step after which an evaluation was last seen
         self.on_first_update: Callable[[], None] | None = None
         self._places_left = 12
 
@@ -85,10 +91,7 @@ class Loop:
             self._looked = False
         if key in self.training:
             self._since_next = 0
-            if self._aside:
-                if self.program is not None:
-                    self.program.skip(clock() - self._aside)
-                self._aside = 0
+            self._return()
             if self._pending:
                 self._border()
         elif self.began and not self._aside and self.training:
@@ -107,6 +110,25 @@ class Loop:
         if key in self.training and threading.get_ident() == self.thread and not self._aside:
             self._aside = clock()
 
+    def _look(self) -> None:
+        """Note a forward of an evaluation, whose batches may come from no loader: it is not a step's either."""
+        if self._computing or not self.began or threading.get_ident() != self.thread:
+            return
+        self._looks += 1
+        if self._looks == 1:
+            self._first_look = clock()
+        elif self._looks == _LOOKS:
+            if not self._aside and self.steps - self._evaluated > _BETWEEN_EVALUATIONS:
+                self._aside = self._first_look
+            self._evaluated = self.steps
+
+    def _return(self) -> None:
+        """Go on with the training after what is not a step, if there was any."""
+        if self._aside:
+            if self.program is not None:
+                self.program.skip(clock() - self._aside)
+            self._aside = 0
+
     def source(self, iterator: Any, key: Key) -> Callable[[], Any] | None:
         """Return an arm's source of batches for this iterator, or None for its own."""
         return None if self.take is None else self.take(iterator, key)
@@ -117,9 +139,13 @@ class Loop:
             self._looked = True
             if flag & Call.EVAL and flag & Call.TRAINS:
                 self._asked.clear()
+                self._look()
             return
         if not flag & Call.TRAINS:
             return
+        if self.unasked:
+            self._return()
+        self._computing, self._looks = True, 0
         if self.device is not None and not self._forward:
             self._forward = True
             self._mark(Interval.OTHER)
@@ -190,6 +216,7 @@ class Loop:
     def _updated(self, serial: int | None) -> None:
         self.began = True
         self.updates += 1
+        self._computing, self._looks = False, 0
         if self.on_first_update is not None:
             told, self.on_first_update = self.on_first_update, None
             told()

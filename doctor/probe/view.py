@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -58,7 +59,8 @@ def make_iterator(view: View) -> Any:
     """Make a loader iterator from a view with every random state put back afterwards."""
     from torch.utils.data import dataloader
 
-    with _same_random_state():
+    with _same_random_state(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of pinning, worker counts: what the script did not ask for is not its to read
         if view.num_workers == 0:
             return dataloader._SingleProcessDataLoaderIter(view)
         return dataloader._MultiProcessingDataLoaderIter(view)

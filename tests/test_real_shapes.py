@@ -1,0 +1,111 @@
+"""What public training scripts brought to light, each in a few lines of its shape."""
+
+import dataclasses
+import textwrap
+
+import pytest
+
+from fasttrain_doctor.evidence import Effect, Phase
+from fasttrain_doctor.launch import Streams, parse_target
+from fasttrain_doctor.tuners.session import Session, Setup
+from fasttrain_doctor.tuners.space import space
+from tests.conftest import environment
+from tests.simulated import Work, catalogue, evidence
+from tests.watched import HEAD, assert_sums, watch
+
+SGD = HEAD + "\nnet = Net(); opt = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+
+
+@pytest.fixture
+def session(tmp_path, monkeypatch):
+    """Start a script and wait at its first border; returns its session and the file of its standard error."""
+    monkeypatch.chdir(tmp_path)
+    sessions = []
+
+    def start(script):
+        (tmp_path / "train.py").write_text(textwrap.dedent(script))
+        probe = tmp_path / "run" / "probe"
+        probe.mkdir(parents=True)
+        streams = Streams(tmp_path / "run" / "out", tmp_path / "run" / "err", terminals=(False, False, False))
+        found = Session(Setup(parse_target(["train.py"]), tmp_path / "run", probe, streams, environment(None)))
+        sessions.append(found)
+        found.__enter__()
+        assert found.hello(60) is not None
+        return found, tmp_path / "run" / "err"
+
+    yield start
+    for found in sessions:
+        found.stop()
+
+
+def test_what_an_update_by_hand_costs_is_not_called_data(tmp_path):
+    """The word language model's loop: gradients are clipped and applied by hand before the next batch is sliced."""
+    seen = watch(
+        HEAD
+        + """
+net = Net()
+data = torch.randn(64, 8)
+for i in range(24):
+    x, y = data[i:i + 4], torch.arange(4)
+    net.zero_grad()
+    loss_of(net(x), y).backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 0.25)
+    time.sleep(0.004)
+    for p in net.parameters(): p.data.add_(p.grad, alpha=-0.1)
+""",
+        tmp_path,
+    )
+    assert seen.breakdown.found_by == "update"
+    assert seen.breakdown.data is None
+    assert seen.breakdown.phases[Phase.IO] is seen.breakdown.phases[Phase.PREPARE] is None
+    assert seen.phase(Phase.OTHER) > 0.004
+    assert_sums(seen.breakdown)
+
+
+@pytest.mark.parametrize("batches", ["loader", "made"])
+def test_an_evaluation_without_a_loader_is_no_part_of_a_blocks_steps(session, batches):
+    """nanoGPT estimates its loss and minGPT samples between two steps: no arm may be charged with it."""
+    asked = "loader = iter(DataLoader(Points(4000), batch_size=4))" if batches == "loader" else ""
+    batch = "next(loader)" if batches == "loader" else "(torch.randn(4, 8), torch.arange(4))"
+    found, _ = session(
+        SGD
+        + f"""
+{asked}
+for i in range(900):
+    x, y = {batch}
+    opt.zero_grad(); loss_of(net(x), y).backward(); opt.step()
+    if i % 10 == 9:
+        net.eval()
+        with torch.no_grad():
+            for _ in range(5): net(torch.randn(4, 8)); time.sleep(0.1)
+        net.train()
+"""
+    )
+    found.ask({"do": "observe", "steps": 5, "seconds": 0}, 30)
+    answer = found.ask({"do": "run", "steps": 40, "seconds": 0, "warm": 0}, 60)
+    assert answer["steps"] == 40
+    assert sorted(answer["step_seconds"])[-3] < 0.3  # three evaluations of half a second, and a noisy machine
+
+
+def test_a_warning_is_never_about_our_own_iterators(session):
+    found, errors = session(
+        SGD
+        + """
+for _ in range(50):
+    for x, y in DataLoader(Points(80), batch_size=4, num_workers=1, pin_memory=True):
+        opt.zero_grad(); loss_of(net(x), y).backward(); opt.step()
+"""
+    )
+    block = {"do": "block", "arm": "a", "plan": {}, "replay": None, "seconds": 30, "warm": 1}
+    assert found.ask({**block, "steps": 50}, 60)["steps"] == 50  # over two of its epochs
+    found.stop()
+    assert "doctor" not in errors.read_text()
+
+
+def test_a_fix_that_no_finding_names_comes_after_one_with_more_to_gain():
+    """Of a 2 % optimizer the fused one went first, as if all of the step were its to gain."""
+    work = Work(compute=0.02)
+    modest = {n: dataclasses.replace(f, expected=lambda *_: 1.02) for n, f in catalogue(work).items()}
+    bounds = [c.bound for c in space(evidence(work), [], modest, allow=Effect.TRAINING).candidates]
+    assert bounds
+    assert max(bounds) == pytest.approx(1 - 1 / 1.02)
