@@ -71,6 +71,9 @@ def test_hopeless_arms_are_dropped_after_few_pairs_and_hopeful_ones_are_not():
     dropped = hopeless(comparison(0.8, 0.82), QUIET, worth=0.01)
     assert dropped is not None
     assert judge(dropped, QUIET).kind == "slower"
+    noisy = hopeless(comparison(0.645, 0.671), Noise(sd=0.1, pairs=8), worth=0.01)
+    assert noisy is not None
+    assert judge(noisy, Noise(sd=0.1, pairs=8)).kind == "slower"  # all of its interval is, however loud the machine
     assert hopeless(comparison(1.03, 1.05), QUIET, worth=0.01) is None
     assert hopeless(comparison(0.8, 0.82), LOUD, worth=0.01) is not None
     assert hopeless(comparison(0.97, 0.99), LOUD, worth=0.01) is None

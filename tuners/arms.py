@@ -205,4 +205,6 @@ class Arms:
     def _unfinished(self, comparison: stats.Comparison | None) -> Verdict:
         if comparison is None:
             return Verdict("inconclusive", None, f"{self.ended} before two pairs had run")
+        if comparison.pairs < stats.LOOKS[0]:  # its interval would reach from nothing to billions
+            return Verdict("inconclusive", None, f"{self.ended} before {stats.LOOKS[0]} pairs had run")
         return judge(comparison, self.noise, cut=self.ended)

@@ -76,11 +76,11 @@ def space(
     candidates: list[Candidate] = []
     skipped: list[Skipped] = []
     for fix in fixes.values():
-        lost, why = named.get(fix.name, (1.0, ""))
         values, reason = _values(evidence, fix, allow, max_workers)
         if not values:
             skipped.append(Skipped(fix.name, reason))
             continue
+        lost, why = named.get(fix.name) or (_hoped(evidence, fix, values), "")
         bound = min(lost, side_bound(evidence, fix.side))
         knobs = tuple(_within(fix.knobs(evidence), max_workers))
         candidates.append(Candidate(fix, values, knobs, bound, why or "no finding: its own options suggest it"))
@@ -90,6 +90,15 @@ def space(
         return candidate.fix.name not in named, -candidate.bound, -expected, candidate.fix.name
 
     return Space(tuple(sorted(candidates, key=order)), tuple(skipped))
+
+
+def _hoped(evidence: Evidence, fix: Fix, values: Sequence[Value]) -> float:
+    """Return the share of the step that a fix which no finding names expects to take away: 1 where it has no idea.
+
+    Its rule, if it has one, has looked and found less than is worth a word: without this it would come before all.
+    """
+    expected = max((e for v in values if (e := fix.expected(evidence, v)) is not None), default=None)
+    return 1.0 if expected is None else max(0.0, 1.0 - 1.0 / max(expected, 1.0))
 
 
 def _values(evidence: Evidence, fix: Fix, allow: Effect, max_workers: int | None) -> tuple[tuple[Value, ...], str]:

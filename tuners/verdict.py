@@ -38,9 +38,10 @@ def judge(
 ) -> Verdict:
     """Judge a comparison.
 
-    ``faster`` needs the low end above 1 + max(1 %, half-width of as many A/A pairs); ``slower`` the mirror image.
-    A high end below that leaves nothing worth having: ``no-difference``. In between it is ``inconclusive``, unless
-    the comparison is ``complete`` (all declared pairs ran) and not wide: then no gain could be shown is the answer.
+    ``faster`` needs the low end above 1 + max(1 %, half-width of as many A/A pairs); ``slower`` the middle below the
+    mirror image of that and all of the interval below 1. A high end below that margin leaves nothing worth having:
+    ``no-difference``. In between it is ``inconclusive``, unless the comparison is ``complete`` (all declared pairs ran)
+    and not wide: then no gain could be shown is the answer.
     ``cut`` says why it stopped early, where it did. A loss outside its envelope is ``changed-training`` before all.
     """
     margin = noise.margin(comparison.pairs)
@@ -50,7 +51,8 @@ def judge(
         return Verdict("changed-training", speedup, loss.detail, loss)
     if comparison.low > 1.0 + margin:
         return Verdict("faster", speedup, f"{pairs}{aside}", loss)
-    if comparison.high < 1.0 / (1.0 + margin):
+    below = 1.0 / (1.0 + margin)
+    if comparison.high < below or (comparison.mid < below and comparison.high < 1.0):
         return Verdict("slower", speedup, f"{pairs}{aside}", loss)
     if comparison.high < 1.0 + margin:
         return Verdict(
