@@ -170,6 +170,8 @@ def _gap(flat: Sequence[Piece], i: int, before_forward: str | None) -> str:
         at_it = after is computes and (before is None or before.kind is not Kind.BACKWARD)
         if at_it or trained:
             return "loss"
+    if before is not None and trained and before.flag & Call.GRAD and asks and after is None:
+        return "loss"  # the step ends before the backward: the next batch is fetched first
     if after is None or after.kind is not Kind.FORWARD:
         return "python"
     if trained:

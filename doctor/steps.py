@@ -122,13 +122,13 @@ def _still_asked(requests: Sequence[Record], updates: Sequence[Record]) -> bool:
 def _by_requests(requests: Sequence[Record], updates: Sequence[Record]) -> list[Step]:
     """Close a step at each request that follows an update. The step after the last request stays open."""
     steps: list[Step] = []
-    events = sorted([(r.t0, 0, r) for r in requests] + [(u.t1, 1, u) for u in updates], key=lambda e: e[:2])
+    events = sorted([(u.t1, 0, u) for u in updates] + [(r.t0, 1, r) for r in requests], key=lambda e: e[:2])
     start: int | None = None
     fresh = True  # the first step of an epoch waits for workers to start and fill
     batches: Counter[int] = Counter()  # by loader: one batch of each of two zipped loaders is one batch
     done = 0
     for time, kind, r in events:
-        if kind == 1:
+        if kind == 0:
             done += 1
             continue
         if start is not None and done:
