@@ -47,7 +47,7 @@ def understand(recorded: Recorded) -> Watched | None:
     times = {names[id(w)]: w.breakdown.mean for w in found}
     middle = statistics.median(times.values())
     late = slowest.breakdown.mean > STRAGGLES * middle and len(found) > 1
-    world = max([len(found), *(int(f.get("world") or 1) for p in recorded.processes for f in p.facts_of("process"))])
+    world = max([len(found), *(int(f.get("world") or 1) for p in recorded.processes for f in p.facts_of("rank"))])
     ranks = Ranks(world=world, reported=len(found), step=times, straggler=names[id(slowest)] if late else None)
     return replace(slowest, ranks=ranks)
 

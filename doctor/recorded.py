@@ -71,7 +71,10 @@ def _process(folder: Path, pid: int) -> Process:
         worker = worker_raw if worker_raw >= 0 else None
     records = tuple(sorted(read(data), key=lambda r: (r.t0, -r.t1)))
     lines = facts.read_bytes().splitlines() if facts.exists() else []
-    return Process(pid, parent, rank, worker, records, tuple(_facts(lines)))
+    said = tuple(_facts(lines))
+    if rank is None:  # ranks that the script starts itself are in no environment
+        rank = next((int(f["rank"]) for f in said if f.get("fact") == "rank" and int(f["world"]) > 1), None)
+    return Process(pid, parent, rank, worker, records, said)
 
 
 def _facts(lines: Iterable[bytes]) -> Iterable[Fact]:

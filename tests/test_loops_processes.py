@@ -50,6 +50,7 @@ def test_ranks_that_the_script_spawns_are_both_recorded(tmp_path: Path) -> None:
     seen = watch(HEAD + TRAINS + RANKS + SPAWNS, tmp_path)
     assert (seen.watched.ranks.world, seen.watched.ranks.reported) == (2, 2)
     assert sorted(seen.watched.ranks.step) == ["0", "1"]
+    assert [p.rank for p in seen.recorded.trainers] == [0, 1]
     assert seen.steps == 12
     assert_sums(seen.breakdown)
 
@@ -59,6 +60,7 @@ def test_ranks_of_torchrun_are_both_recorded(tmp_path: Path) -> None:
     seen = watch(HEAD + TRAINS + LAUNCHED, tmp_path, launcher=launcher)
     assert (seen.watched.ranks.world, seen.watched.ranks.reported) == (2, 2)
     assert sorted(seen.watched.ranks.step) == ["0", "1"]
+    assert [p.rank for p in seen.recorded.trainers] == [0, 1]
     assert seen.steps == 12
     assert_sums(seen.breakdown)
 

@@ -57,7 +57,7 @@ class Control:
         self._socket.sendall(json.dumps(message, default=repr).encode() + b"\n")
 
     def _connect(self) -> bool:
-        rank, world = _rank()
+        rank, world = state.rank()
         if rank != 0:
             return False
         try:
@@ -78,13 +78,3 @@ class Control:
 
         sys.stderr.write("fasttrain-doctor: the doctor is gone; stopping the script\n")
         stop.stop(143)
-
-
-def _rank() -> tuple[int, int]:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank()), int(distributed.get_world_size())
-    try:
-        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    except ValueError:
-        return 0, 1

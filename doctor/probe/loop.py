@@ -214,7 +214,10 @@ class Loop:
     # -- borders ----------------------------------------------------------------------------------------------------
 
     def _updated(self, serial: int | None) -> None:
-        self.began = True
+        if not self.began:
+            self.began = True
+            rank, world = state.rank()
+            state.recorder.fact("rank", rank=rank, world=world)
         self.updates += 1
         self._computing, self._looks = False, 0
         if self.on_first_update is not None:

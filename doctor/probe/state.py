@@ -94,3 +94,14 @@ def qualname(obj: object) -> str:
     """Return the qualified name of an object's class."""
     cls = type(obj)
     return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def rank() -> tuple[int, int]:
+    """Return this process's rank and how many there are, from torch where it knows them, else the environment."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    try:
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1
