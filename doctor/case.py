@@ -28,6 +28,7 @@ from fasttrain_doctor.diagnosis import (
 from fasttrain_doctor.evidence import Device, Evidence, Floor, Machine, Operator
 from fasttrain_doctor.gather import Watched, epoch_of, loop_of
 from fasttrain_doctor.rules import Finding, Rule
+from fasttrain_doctor.wording import out_of_time
 
 if TYPE_CHECKING:
     from fasttrain_doctor.tuners.search import SearchResult
@@ -70,6 +71,10 @@ class Case:
     def missing(self, what: str, why: str) -> None:
         """Note what was not measured; the first reason stands."""
         self.not_measured.setdefault(what, why)
+
+    def out_of_time(self, reserve: float, budget: float) -> None:
+        """Say why there were no more trials; see ``wording.out_of_time``."""
+        self.missing("trials", out_of_time(reserve, budget))
 
     @property
     def status(self) -> Status:

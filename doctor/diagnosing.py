@@ -20,6 +20,7 @@ from fasttrain_doctor.progress import Progress
 from fasttrain_doctor.recorded import read_probe
 from fasttrain_doctor.rules import diagnose as find
 from fasttrain_doctor.run import RunWriter
+from fasttrain_doctor.tuners.arms import USED_UP
 from fasttrain_doctor.tuners.bench import SessionEnded
 from fasttrain_doctor.tuners.driven import Driven
 from fasttrain_doctor.tuners.fixes import Plan, all_fixes
@@ -355,6 +356,8 @@ class Diagnosing:
         for skipped in result.skipped:
             self.case.missing(skipped.fix, skipped.reason)
         self.case.search = result
+        if result.stopped_because == USED_UP:
+            self.case.out_of_time(reserve, self.limits.budget)
         self.progress.say(f"search over: {result.stopped_because}")
 
     def confirm(self) -> None:

@@ -28,7 +28,10 @@ def unmeasured(session: Session, probe: Path, name: str, timeout: float, watched
     session.child.drain()
     if status != 0:
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        return ScriptFailed("script-failed", f"{name} failed before enough was measured ({how})")
+        said = f"{name} failed before enough was measured ({how})"
+        if (python := session.lacks_a_module()) is not None:
+            said += f"; {python} lacks what it imports: --python chooses another"
+        return ScriptFailed("script-failed", said)
     return NothingMeasured(*_nothing(name, read_probe(probe), watched))
 
 

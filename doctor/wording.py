@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import PurePath
 
+OUT_OF_TIME = "the time for trials was used up"  # begins the reason why there were no more; reports look for it
 LONGEST = 140  # characters a message may have: one line of a terminal beside its code
 
 
@@ -34,6 +36,12 @@ def line(text: str, *details: str) -> str:
         if detail and len(f"{text} ({', '.join([*kept, detail])})") <= LONGEST:
             kept.append(detail)
     return f"{text} ({', '.join(kept)})" if kept else text
+
+
+def out_of_time(reserve: float, budget: float) -> str:
+    """Say why there were no more trials: ``reserve`` seconds of ``budget`` are not theirs. Ends in an option."""
+    kept = f"{reserve:.0f} s of {budget:.0f} s are kept to confirm a gain"
+    return f"{OUT_OF_TIME}: {kept}; for more: --budget {math.ceil(2 * budget / 60)}m"
 
 
 def name(text: str, longest: int = 40) -> str:

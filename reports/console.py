@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from fasttrain_doctor.reports.shown import Action, ReportView, Tried
+from fasttrain_doctor.reports.shown import Action, Fact, ReportView, Tried
+from fasttrain_doctor.reports.trial_parts import STAGE_WORDS
 
 WIDTH = 80
+CONFIRMED = STAGE_WORDS["confirm"]
 _RATIO_COLUMN = 54  # where a trial's speedup begins, when what was tried leaves room
 _STYLES = {"verified": "green", "faster": "green", "slower": "yellow", "failed": "red", "changed-training": "yellow"}
 
@@ -34,11 +37,14 @@ def lines(view: ReportView, report: str | None = None) -> list[Line]:
     out += _wrapped(view.place, "dim", indent="  ") if view.place else []
     out += [Line(part) for part in _phases(view.phase_line)]
     out += _wrapped(view.floor_line, indent="  ") if view.floor_line else []
-    if view.not_measured:
-        said = "; ".join(f"{fact.label} ({fact.text})" for fact in view.not_measured)
-        out += _wrapped(f"not measured: {said}", "dim", indent="  ")
+    untried = {fact.label for action in view.actions for fact in action.untried}
+    if absent := [fact for fact in view.not_measured if fact.label not in untried]:
+        out += _wrapped(f"not measured: {_by_reason(absent)}", "dim", indent="  ")
     for action in view.actions:
         out += [Line(""), *_action(action)]
+    if others := _others(view):
+        out += [Line(""), Line("tried as well, though no finding names it:")]
+        out += [line for tried in others for line in _tried(tried)]
     out += [Line(""), *_ending(view)]
     if report:
         out.append(Line(f"report: {report}"))  # one line, so that it can be clicked or copied
@@ -75,8 +81,22 @@ def _action(action: Action) -> list[Line]:
     for tried in action.tried:
         out += _tried(tried)
     if action.untried:
-        out += _wrapped(f"= not tried: {', '.join(action.untried)}", "dim", indent="  ", hang="    ")
+        out += _wrapped(f"= not tried: {_by_reason(action.untried)}", "dim", indent="  ", hang="    ")
     return out
+
+
+def _by_reason(facts: Sequence[Fact]) -> str:
+    """Word what is absent with its reason, each reason once."""
+    named: dict[str, list[str]] = {}
+    for fact in facts:
+        named.setdefault(fact.text, []).append(fact.label)
+    return "; ".join(f"{', '.join(names)} ({why})" if why else ", ".join(names) for why, names in named.items())
+
+
+def _others(view: ReportView) -> list[Tried]:
+    """Return the comparisons that no finding shows."""
+    shown = {fix for action in view.actions for tried in action.tried for fix in tried.fixes}
+    return [t for t in view.trials if t.interval is not None and t.stage != CONFIRMED and not shown & set(t.fixes)]
 
 
 def _tried(tried: Tried) -> list[Line]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from fasttrain_doctor.diagnosis import Diagnosis, FindingFacts, Interval
 from fasttrain_doctor.reports import words
+from fasttrain_doctor.wording import OUT_OF_TIME
 
 Tone = Literal["gain", "calm", "open", "broken"]
 
@@ -65,12 +66,13 @@ def _sentence(diagnosis: Diagnosis) -> str:
     if diagnosis.trials:
         noise = f" the noise of ±{words.share(diagnosis.noise)}" if diagnosis.noise is not None else " the noise"
         tried = words.count(len(diagnosis.trials), "change")
-        return f"No proven gain: {tried} tried, none of them faster beyond{noise}."
+        ended = "; there was no time for more" if _budget(diagnosis) else ""
+        return f"No proven gain: {tried} tried, none of them faster beyond{noise}{ended}."
     if found := _worthwhile(diagnosis):
         lost = max(finding.lost for finding in found)
         return (
             f"{words.count(len(found), 'bottleneck').capitalize()} found, the largest worth up to {words.share(lost)} "
-            "of each step; nothing was tried."
+            f"of each step; {'there was no time to try anything' if _budget(diagnosis) else 'nothing was tried'}."
         )
     steps = words.count(diagnosis.steps.measured, "step") if diagnosis.steps else "the steps"
     phases = diagnosis.phases or {}
@@ -86,17 +88,24 @@ def next_command(diagnosis: Diagnosis, run: str = "") -> str | None:
     """Return the command to go on with, or None when there is nothing left to do."""
     if diagnosis.tuned is not None:
         return f"fasttrain-doctor apply{' ' + shlex.quote(run) if run else ''}"
-    if tone(diagnosis) == "calm" and diagnosis.status == "complete":
+    budget = _budget(diagnosis)
+    if tone(diagnosis) == "calm" and diagnosis.status == "complete" and not budget:
         return None
-    return again(diagnosis)
+    return again(diagnosis, budget)
 
 
-def again(diagnosis: Diagnosis) -> str:
+def _budget(diagnosis: Diagnosis) -> str:
+    """Return the option that gives trials the time they lacked; empty where they had enough."""
+    short = (entry.why for entry in diagnosis.not_measured if entry.what == "trials")
+    return next((why.rpartition(": ")[2] for why in short if why.startswith(OUT_OF_TIME)), "")
+
+
+def again(diagnosis: Diagnosis, options: str = "") -> str:
     """Return the command that makes this diagnosis again, the script's interpreter left out."""
     command = list(diagnosis.command)
     if command and command[0].rsplit("/", 1)[-1].startswith("python"):
         command = command[1:]
-    return "fasttrain-doctor diagnose " + shlex.join(command)
+    return " ".join(["fasttrain-doctor diagnose", *([options] if options else []), shlex.join(command)])
 
 
 def _worthwhile(diagnosis: Diagnosis) -> list[FindingFacts]:

@@ -102,7 +102,7 @@ class Action:
     message: str
     evidence: tuple[Fact, ...]
     tried: tuple[Tried, ...]
-    untried: tuple[str, ...]
+    untried: tuple[Fact, ...]  # with the reason
     command: str
     gain: float  # the best verified speedup, 0 when there is none
 

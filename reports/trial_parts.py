@@ -118,6 +118,7 @@ def _action(finding: FindingFacts, diagnosis: Diagnosis) -> Action:
     kept = set(diagnosis.tuned.settings) if diagnosis.tuned else set()
     gains = [t.speedup.mid for t in best if t.speedup and t.verdict == "faster" and kept & set(fresh(t))]
     names = {name for trial in best for name in trial.settings}
+    why = {entry.what: entry.why for entry in diagnosis.not_measured}
     return Action(
         code=finding.code,
         rule=finding.rule,
@@ -126,7 +127,7 @@ def _action(finding: FindingFacts, diagnosis: Diagnosis) -> Action:
         message=finding.message,
         evidence=tuple(Fact(key, words.evidence(key, value)) for key, value in finding.evidence.items()),
         tried=shown,
-        untried=tuple(fix for fix in finding.fixes if fix not in names),
+        untried=tuple(Fact(fix, why.get(fix, "")) for fix in finding.fixes if fix not in names),
         command="fasttrain-doctor apply" if gains else f"fasttrain-doctor explain {finding.rule}",
         gain=max(gains, default=0.0),
     )

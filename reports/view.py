@@ -89,9 +89,20 @@ def _place(diagnosis: Diagnosis) -> str:
     loop = diagnosis.loop
     if loop is None or loop.file is None:
         return ""
-    said = f"loop {loop.file}" + (f":{loop.lines[0]}-{loop.lines[1]}" if loop.lines else "")
+    said = f"loop {_short(loop.file, diagnosis)}" + (f":{_lines(loop.lines)}" if loop.lines else "")
     train = next((item for item in loop.loaders if item.role == "train" and item.file), None)
-    return f"{said}, batches from {train.file}:{train.line}" if train else f"{said}, no loader"
+    if train is None:
+        return f"{said}, no loader"
+    return f"{said}, batches from {_short(train.file or '', diagnosis)}:{train.line}"
+
+
+def _lines(lines: tuple[int, int]) -> str:
+    return f"{lines[0]}-{lines[1]}" if lines[1] > lines[0] else str(lines[0])
+
+
+def _short(file: str, diagnosis: Diagnosis) -> str:
+    """Return the script's own name for its file; any other file as it is."""
+    return diagnosis.script if file.endswith(f"/{diagnosis.script}") else file
 
 
 def _phase_line(diagnosis: Diagnosis) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from fasttrain_doctor.tuners.bench import ArmFailed, Bench, Block, Deadline, Ses
 from fasttrain_doctor.tuners.fixes import Plan
 from fasttrain_doctor.tuners.verdict import Verdict, failed, hopeless, judge
 
+USED_UP = "the budget was used up"
 BLOCK_SECONDS = 0.3  # what a block should last: 1 % of it is well above the clock and the scheduler's wake-ups
 LONGEST_BLOCK = 3.0  # seconds; a block of slow steps is cut there
 LEAST_STEPS = 8  # below, the place of a block in the loader's rhythm shows
@@ -76,7 +77,7 @@ class Arms:
     def over(self) -> bool:
         """Return whether no more blocks can be run."""
         if not self.ended and self.deadline.left() <= 0:
-            self.ended = "the budget was used up"
+            self.ended = USED_UP
         return bool(self.ended)
 
     def step(self, plan: Plan) -> float | None:

@@ -126,6 +126,14 @@ class Session:
         """Whether any process of the run lives; torchrun may leave its ranks for a moment."""
         return bool(self.child.processes())
 
+    def lacks_a_module(self) -> str | None:
+        """Return the interpreter of a script that failed for want of a module, None for any other end."""
+        command = self._setup.command
+        if command.kind == "program":
+            return None
+        last = self._setup.streams.stderr_log.read_bytes().splitlines()[-3:]
+        return command.argv[0] if any(line.startswith(b"ModuleNotFoundError") for line in last) else None
+
     def ask(self, command: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         """Send a command and wait for its answer.
 
