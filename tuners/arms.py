@@ -151,14 +151,22 @@ class Arms:
         self._reference = (name, reference, used + 1)
         return None if candidate is None else float(stats.log_ratios([reference], [candidate])[0])
 
-    def contest(self, plan: Plan, over: Plan, guess: float | None = None, most: int = stats.LOOKS[-1]) -> Contest:
+    def contest(
+        self,
+        plan: Plan,
+        over: Plan,
+        guess: float | None = None,
+        most: int = stats.LOOKS[-1],
+        share: float = SHARE,
+    ) -> Contest:
         """Compare ``plan`` with ``over`` pair by pair, until it is decided, hopeless, or all declared pairs ran.
 
-        ``most`` limits the pairs. Ends of the budget or session leave it inconclusive.
+        ``most`` limits the pairs; once there are `FAIR`, they may take no more than ``share`` of the time left. The end
+        of the budget or of the session leaves it inconclusive.
         """
         sides: dict[bool, list[Block]] = {False: [], True: []}
         before, steps = self.seconds, 0
-        most, affordable = min(most, self._pairs_at_most()), SHARE * self.deadline.left()
+        most, affordable = min(most, self._pairs_at_most()), share * self.deadline.left()
         self._reference = None
         verdict: Verdict | None = None
         comparison: stats.Comparison | None = None

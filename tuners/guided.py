@@ -11,6 +11,7 @@ from fasttrain_doctor.tuners.ladder import climb, roomy
 from fasttrain_doctor.tuners.ledger import Ledger
 from fasttrain_doctor.tuners.space import WORTH, Candidate, Skipped
 
+REST = 0.5  # of the time left goes to a comparison that could not tell, once everything has had its turn
 AGAIN = 1.1  # a fix that lost is tried once more when the other side of the step has gained this factor since
 
 
@@ -18,6 +19,7 @@ def guided(ledger: Ledger, candidates: Sequence[Candidate]) -> tuple[list[Candid
     """Try candidates until none may bring more than `WORTH`; return those kept and those not tried, with the reason."""
     waiting, kept = list(candidates), list[Candidate]()
     lost: list[tuple[Candidate, float]] = []  # with what the other side had gained when it lost
+    unsure: list[tuple[float, Candidate, Value]] = []  # what its pairs differed too much to tell, with their middle
     while waiting and not ledger.arms.over():
         candidate = max(waiting, key=lambda c: _left(ledger, c))  # the first of equals: findings before guesses
         if _left(ledger, candidate) <= WORTH:
@@ -32,7 +34,20 @@ def guided(ledger: Ledger, candidates: Sequence[Candidate]) -> tuple[list[Candid
             waiting, lost = [*waiting, *again], [(c, gained) for c, gained in lost if c not in again]
         else:
             lost.append((candidate, _other_gain(ledger, candidate)))
+            if (middle := _unsure(ledger)) > 1.0 + WORTH:
+                unsure.append((middle, candidate, value))
+    for _, candidate, value in sorted(unsure, key=lambda u: -u[0]):
+        if candidate in kept or ledger.arms.over():
+            continue
+        if ledger.earnest({**ledger.best, candidate.fix.name: value}, candidate.fix, "guided", share=REST):
+            kept.append(candidate)
     return kept, [Skipped(c.fix.name, _why_not(ledger, c)) for c in waiting if c.fix.name not in _tried(ledger)]
+
+
+def _unsure(ledger: Ledger) -> float:
+    """Return the middle of the last comparison where it could not tell, else 0."""
+    verdict = ledger.contests[-1][2].verdict
+    return verdict.speedup.mid if verdict.kind == "inconclusive" and verdict.speedup is not None else 0.0
 
 
 def _left(ledger: Ledger, candidate: Candidate) -> float:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from fasttrain_doctor import stats
 from fasttrain_doctor.diagnosis import Interval, TrialFacts
 from fasttrain_doctor.evidence import Effect, Evidence
-from fasttrain_doctor.tuners.arms import FAIR, Arms, Contest, key
+from fasttrain_doctor.tuners.arms import FAIR, SHARE, Arms, Contest, key
 from fasttrain_doctor.tuners.bench import ArmFailed
 from fasttrain_doctor.tuners.fixes import Fix, Plan, Value
 
@@ -66,9 +66,9 @@ class Ledger:
         self.gains[key(plan)] = dict(plan), total
         return total
 
-    def earnest(self, plan: Plan, fix: Fix, stage: Stage) -> bool:
+    def earnest(self, plan: Plan, fix: Fix, stage: Stage, share: float = SHARE) -> bool:
         """Compare a plan with the best one in pairs; keep it, and return True, when it is faster."""
-        contest = self.compare(plan, self.best, fix, stage)
+        contest = self.compare(plan, self.best, fix, stage, share)
         speedup = contest.verdict.speedup
         if speedup is None or contest.verdict.kind == "failed":
             self.gains.pop(key(plan), None)
@@ -87,10 +87,10 @@ class Ledger:
         self.best = dict(contest.plan)
         self.chain.append(contest)
 
-    def compare(self, plan: Plan, over: Plan, fix: Fix, stage: Stage) -> Contest:
-        """Compare two plans in pairs and write it down, in place of the looks that led to it."""
+    def compare(self, plan: Plan, over: Plan, fix: Fix, stage: Stage, share: float = SHARE) -> Contest:
+        """Compare two plans in pairs, for a share of the time left, and write it down."""
         most = FAIR if stage == "search" else stats.LOOKS[-1]  # late gains are small: not worth as much time
-        contest = self.arms.contest(plan, over, guess=self._guess(plan, fix), most=most)
+        contest = self.arms.contest(plan, over, guess=self._guess(plan, fix), most=most, share=share)
         speedup = contest.verdict.speedup
         self._note(
             plan,
