@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fasttrain_doctor import endings, gather, journal, snapshot
+from fasttrain_doctor import endings, gather, journal, snapshot, watching
 from fasttrain_doctor.case import Case
-from fasttrain_doctor.diagnosis import Change, Overhead, TrialFacts
+from fasttrain_doctor.diagnosis import Change, TrialFacts
 from fasttrain_doctor.errors import DoctorError, NothingMeasured
 from fasttrain_doctor.evidence import Effect, Evidence
 from fasttrain_doctor.launch import Command, Streams
@@ -26,10 +26,6 @@ from fasttrain_doctor.tuners.driven import Driven
 from fasttrain_doctor.tuners.fixes import Plan, all_fixes
 from fasttrain_doctor.tuners.session import Session, Setup
 
-STEPS = 60  # of the window, unless asked for otherwise
-WINDOW_SECONDS = 8.0  # after which fewer steps do, but no fewer than FEWEST
-FEWEST = 8
-MOST_SECONDS = 60.0  # of watching, however slow the steps are
 PROFILED = 4
 DATA_WORTH = 0.02  # a share of the step below which the replay floor has nothing to say
 MOST_STARTS = 6  # new processes a search may need where the script is short
@@ -196,40 +192,19 @@ class Diagnosing:
 
     def watch(self, session: Session) -> bool:
         """Watch the window; False when the script ended in it and enough was seen to judge, but not to go on."""
-        wanted = self.limits.steps or STEPS
-        self.progress.say(f"found the training loop after {self.started:.1f} s; watching up to {wanted} steps")
-        seen, cost, ended = 0, None, None
-        began = time.monotonic()
-        try:
-            while seen < wanted:
-                few = max(1, min(wanted, FEWEST) - seen)
-                over = time.monotonic() - began > WINDOW_SECONDS
-                if (over and seen >= min(wanted, FEWEST)) or time.monotonic() - began > MOST_SECONDS:
-                    break
-                answer = session.ask(
-                    {"do": "observe", "steps": few if over else wanted - seen, "seconds": WINDOW_SECONDS},
-                    self.limits.timeout,
-                )
-                seen += int(answer["steps"])
-                cost = float(answer["record_ns"])
-        except SessionEnded as error:
-            ended = error.reason
-        recorded = read_probe(self.writer.run.probe)
-        watched = gather.understand(recorded)
-        self.case.degraded += recorded.degraded()
-        if watched is None or watched.breakdown.measured < 3:
-            if ended is None:
-                raise NothingMeasured(
-                    "too-few-steps", f"{self.command.name} took no three whole steps in {MOST_SECONDS:.0f} s"
-                )
-            raise endings.unmeasured(session, self._probe, self.command.name, self.limits.timeout, watched)
-        assert watched is not None
-        self.case.watched = watched
-        self.case.startup = gather.startup_of(watched, session.started)
-        if cost is not None:
-            self.case.overhead = _overhead(watched, cost)
-        if ended is not None:
-            self._note_end(session, ended)
+        self.progress.say(f"found the training loop after {self.started:.1f} s; watching it")
+        seen = watching.watch(session, self._probe, self.limits.steps, self.limits.timeout)
+        self.case.degraded += seen.degraded
+        if seen.watched is None or seen.watched.breakdown.measured < 3:
+            name = self.command.name
+            if seen.ended is None:
+                raise NothingMeasured("too-few-steps", f"{name} took no three whole steps past its warm-up")
+            raise endings.unmeasured(session, self._probe, name, self.limits.timeout, seen.watched)
+        self.case.watched = seen.watched
+        self.case.startup = gather.startup_of(seen.watched, session.started)
+        self.case.overhead = seen.overhead
+        if seen.ended is not None:
+            self._note_end(session, seen.ended)
             self.judge()
             return False
         self._border(session)
@@ -365,14 +340,6 @@ class Diagnosing:
         from fasttrain_doctor.confirming import confirm_plan
 
         confirm_plan(self)
-
-
-def _overhead(watched: gather.Watched, cost_ns: float) -> Overhead:
-    steps = watched.window.measured
-    first, last = steps[0].start, steps[-1].end
-    count = sum(first <= r.t0 < last for r in watched.process.records)
-    per_step = count * cost_ns / 1e9 / len(steps)
-    return Overhead(per_step=per_step, share=per_step / watched.breakdown.mean)
 
 
 def _packages(command: Command) -> frozenset[str]:
