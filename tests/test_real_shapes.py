@@ -1,12 +1,16 @@
 """What public training scripts brought to light, each in a few lines of its shape."""
 
 import dataclasses
+import json
+import os
+import subprocess
+import sys
 import textwrap
 
 import pytest
 
 from fasttrain_doctor.evidence import Effect, Phase
-from fasttrain_doctor.launch import Streams, parse_target
+from fasttrain_doctor.launch import Streams, child_environment, parse_target
 from fasttrain_doctor.tuners.session import Session, Setup
 from fasttrain_doctor.tuners.space import space
 from tests.conftest import environment
@@ -109,3 +113,47 @@ def test_a_fix_that_no_finding_names_comes_after_one_with_more_to_gain():
     bounds = [c.bound for c in space(evidence(work), [], modest, allow=Effect.TRAINING).candidates]
     assert bounds
     assert max(bounds) == pytest.approx(1 - 1 / 1.02)
+
+
+@pytest.mark.parametrize(
+    ("own", "planned"),
+    [
+        ("num_workers=0", {"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True}),
+        ("num_workers=1", {"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True}),
+        ("num_workers=1, persistent_workers=True", {"num_workers": 0}),
+        ("num_workers=1, persistent_workers=True", {"num_workers": 2, "persistent_workers": True}),
+        ("num_workers=0, generator=torch.Generator()", {"num_workers": 1, "persistent_workers": True}),
+        ("num_workers=1, persistent_workers=True, generator=torch.Generator()", {"num_workers": 0}),
+    ],
+)
+def test_an_exact_plan_leaves_every_epoch_as_it_was(tmp_path, own, planned):
+    """DCGAN's second epoch came in another order: workers that are kept draw no new base seed from the generator."""
+    script = f"""
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.Linear(8, 32), nn.Dropout(), nn.Linear(32, 4))
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        loader = DataLoader(Points(24), batch_size=4, shuffle=True, {own})
+        for _ in range(3):
+            for x, y in loader:
+                loss = loss_of(net(x / 24), y); opt.zero_grad(); loss.backward(); opt.step()
+                print(loss.item().hex())
+    """
+    (tmp_path / "train.py").write_text(HEAD + textwrap.dedent(script))
+    plan = {"dataloader-workers": planned}
+    target = {"dataset": "__main__.Points", "sampler": "torch.utils.data.sampler.RandomSampler"}
+    plain, tuned = (trained(tmp_path, wanted, target) for wanted in ({}, plan))
+    assert len(plain.stdout.split()) == 18
+    assert "not applied" not in tuned.stderr
+    assert "dataloader-workers" in tuned.stderr
+    assert tuned.stdout == plain.stdout
+
+
+def trained(folder, plan, target):
+    """Train to the end under a plan as ``run`` does; without one, plainly."""
+    env = dict(os.environ)
+    if plan:
+        (folder / "plan.json").write_text(json.dumps({"plan": plan, "loader": target}))
+        env = child_environment(env, token="t", probe_dir=folder, socket=None, plan=folder / "plan.json", mode="run")
+    return subprocess.run(
+        [sys.executable, "train.py"], cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=True
+    )

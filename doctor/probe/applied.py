@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from fasttrain_doctor.probe import device, loading, state, training
+from fasttrain_doctor.probe import device, draws, loading, state, training
 from fasttrain_doctor.probe.loop import Key, Loop
 from fasttrain_doctor.tuners.fixes import Change, Plan, all_fixes
 
@@ -222,12 +222,12 @@ class FromStart:
 
         @functools.wraps(original)
         def _get_iterator(loader: Any) -> Any:
-            source = loader
+            source, was_persistent = loader, draws.persistent(loader)
             try:
                 mine = self._mine(loading.key(loader))
                 if mine:
                     self._set(loader)
-                    source = self._source(loader)
+                    source = self._source(loader, was_persistent)
             except Exception as error:
                 state.degraded("plan-loader", error)
                 mine = False
@@ -235,16 +235,24 @@ class FromStart:
                 # Workers beyond the core count are what was measured to help: the warning against them is beside the point.
                 warnings.filterwarnings("ignore", message="This DataLoader will create")
                 iterator = original(source)
-            if mine and loader.persistent_workers and loader._iterator is None:
+            if mine and draws.persistent(loader) and loader._iterator is None:
                 loader._iterator = iterator
+                if not was_persistent:
+                    draws.kept(iterator)
             return iterator
 
+        draws.install()
         DataLoader._get_iterator = _get_iterator  # type: ignore[method-assign, assignment]
 
-    def _source(self, loader: Any) -> Any:
+    def _source(self, loader: Any, was_persistent: bool) -> Any:
         """Return the loader, or one like it that reads the plan's data set; the user's own keeps its own."""
         dataset = self.applied.dataset(loader)
-        return loader if dataset is None else loading.like(loader, dataset=dataset)
+        changed: dict[str, Any] = {} if dataset is None else {"dataset": dataset}
+        if draws.spared(loader, was_persistent):
+            import torch
+
+            changed["generator"] = torch.Generator()  # the sampler has the script's own
+        return loading.like(loader, **changed) if changed else loader
 
     def _mine(self, key: Key) -> bool:
         return matches(loading.facts_of(key), self.target)
