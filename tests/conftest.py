@@ -84,6 +84,18 @@ class Doctor:
             pytest.fail(f"{' '.join(words)}: not done after {timeout} s\n{stdout}\n{stderr}")
         return Result(process.returncode, stdout, stderr, self.folder)
 
+    def python(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """Run the interpreter as a user would, without us."""
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=self.folder,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
     def start(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Start a command in a process group of its own and leave it running."""
         return subprocess.Popen(

@@ -32,7 +32,9 @@ def _forward_is_seen(seen: Seen) -> None:
 
 def _evaluation_is_apart(seen: Seen) -> None:
     assert seen.breakdown.other["eval"] == pytest.approx(0.5 * seen.breakdown.mean, rel=1.0)
-    assert (seen.breakdown.other["eval"] or 0) > 0.007  # three waits of 5 ms lie between its forwards, in every other step
+    assert (
+        seen.breakdown.other["eval"] or 0
+    ) > 0.007  # three waits of 5 ms lie between its forwards, in every other step
     assert seen.phase(Phase.FORWARD) < 0.3 * seen.breakdown.mean
 
 
