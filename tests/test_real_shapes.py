@@ -133,9 +133,11 @@ def test_an_exact_plan_leaves_every_epoch_as_it_was(tmp_path, own, planned):
         net = nn.Sequential(nn.Linear(8, 32), nn.Dropout(), nn.Linear(32, 4))
         opt = torch.optim.SGD(net.parameters(), lr=0.1)
         loader = DataLoader(Points(24), batch_size=4, shuffle=True, {own})
+        import warnings
         for _ in range(3):
             for x, y in loader:
                 loss = loss_of(net(x / 24), y); opt.zero_grad(); loss.backward(); opt.step()
+                warnings.warn("the script's own")
                 print(loss.item().hex())
     """
     (tmp_path / "train.py").write_text(HEAD + textwrap.dedent(script))
@@ -146,6 +148,8 @@ def test_an_exact_plan_leaves_every_epoch_as_it_was(tmp_path, own, planned):
     assert "not applied" not in tuned.stderr
     assert "dataloader-workers" in tuned.stderr
     assert tuned.stdout == plain.stdout
+    own_words = [line for line in tuned.stderr.splitlines() if not line.startswith("fasttrain-doctor: ")]
+    assert own_words == plain.stderr.splitlines()  # once for each place, as without us
 
 
 def trained(folder, plan, target):

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import sys
-import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -209,6 +209,7 @@ class FromStart:
         self.applied = Applied(plan)
         self.target = target
         self._sources: dict[int, Callable[[], Any]] = {}
+        self._planned: weakref.WeakSet[Any] = weakref.WeakSet()
         self.applied.attach(loop)
         if self.applied.loader or any(c.dataset for c in self.applied.changes.values()):
             self._on_iterators()
@@ -231,10 +232,9 @@ class FromStart:
             except Exception as error:
                 state.degraded("plan-loader", error)
                 mine = False
-            with warnings.catch_warnings():
-                # Workers beyond the core count are what was measured to help: the warning against them is beside the point.
-                warnings.filterwarnings("ignore", message="This DataLoader will create")
-                iterator = original(source)
+            if mine:
+                self._planned.add(source)
+            iterator = original(source)
             if mine and draws.persistent(loader) and loader._iterator is None:
                 loader._iterator = iterator
                 if not was_persistent:
@@ -242,6 +242,16 @@ class FromStart:
             return iterator
 
         draws.install()
+        check = DataLoader.check_worker_number_rationality
+
+        @functools.wraps(check)
+        def check_worker_number_rationality(loader: Any) -> None:
+            # Workers beyond the core count are what was measured to help: the warning against them is beside the point.
+            # Filters are left alone, because a change of them makes every warning appear again.
+            if loader not in self._planned:
+                check(loader)
+
+        DataLoader.check_worker_number_rationality = check_worker_number_rationality  # type: ignore[method-assign, assignment]
         DataLoader._get_iterator = _get_iterator  # type: ignore[method-assign, assignment]
 
     def _source(self, loader: Any, was_persistent: bool) -> Any:
