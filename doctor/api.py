@@ -200,9 +200,13 @@ def _applies(run: Run) -> Applies:
     if not run.plan_file.exists():
         return Applies()
     loader = json.loads(run.plan_file.read_text(encoding="utf-8")).get("loader") or {}
+    file = loader.get("file")
+    if file is not None and Path(file).is_relative_to(Path.cwd()):  # the table is kept with the project, and shared
+        file = Path(file).relative_to(Path.cwd()).as_posix()
     return Applies(
         dataset=loader.get("dataset"),
-        file=loader.get("file"),
+        dataset_length=loader.get("dataset_length"),
+        file=file,
         line=loader.get("line"),
         sampler=loader.get("sampler"),
     )

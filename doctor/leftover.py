@@ -5,10 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fasttrain_doctor import journal
+from fasttrain_doctor.errors import DoctorError
 from fasttrain_doctor.journal import Restored
 from fasttrain_doctor.run import Run, RunWriter, list_runs
 
@@ -35,11 +36,14 @@ def put_back(folder: Path | None = None) -> list[tuple[Run, Restored]]:
     """
     done = []
     for run in list_runs(folder):
-        if not journal.pending(run.folder) or not _abandoned(run):
+        pending = journal.pending(run.folder)
+        if not (pending or run.owner.exists()) or not _abandoned(run):
             continue
-        done.append((run, journal.restore(run.folder)))
-        if run.info().status == "running":
-            RunWriter(run).status("interrupted")
+        if pending:
+            done.append((run, journal.restore(run.folder)))
+        with suppress(DoctorError):  # a run that cannot be read keeps its files as they are
+            if run.info().status == "running":
+                RunWriter(run).status("interrupted")
     return done
 
 

@@ -65,7 +65,7 @@ def _sentence(diagnosis: Diagnosis) -> str:
         return f"No proven gain yet: the best of {len(diagnosis.trials)} trials ran {gain}, and was not confirmed."
     if diagnosis.trials:
         noise = f" the noise of ±{words.share(diagnosis.noise)}" if diagnosis.noise is not None else " the noise"
-        tried = words.count(len(diagnosis.trials), "change")
+        tried = words.count(len({str(sorted(t.settings.items())) for t in diagnosis.trials}), "change")
         ended = "; there was no time for more" if _budget(diagnosis) else ""
         return f"No proven gain: {tried} tried, none of them faster beyond{noise}{ended}."
     if found := _worthwhile(diagnosis):

@@ -134,15 +134,17 @@ def _action(finding: FindingFacts, diagnosis: Diagnosis) -> Action:
 
 
 def _best(fix: str, diagnosis: Diagnosis) -> TrialFacts | None:
-    """Return the trial that speaks for a fix: against plans without it, a verified one, else the fastest."""
+    """Return the trial that speaks for a fix: against plans without it, a verified one, else that of most pairs."""
     mine = [trial for trial in diagnosis.trials if fix in fresh(trial) and trial.stage != "confirm"]
 
-    def worth(trial: TrialFacts) -> tuple[int, bool, bool, bool, float]:
+    def worth(trial: TrialFacts) -> tuple[int, bool, bool, bool, int, float]:
+        faster = trial.verdict == "faster"
         return (
             -len(fresh(trial)),
             fix not in trial.over,
             _is_verified(trial, diagnosis.tuned),
-            trial.verdict == "faster",
+            faster,
+            0 if faster else trial.pairs,  # looked at again, it is the later word that counts
             trial.speedup.mid if trial.speedup else 0.0,
         )
 

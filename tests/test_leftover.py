@@ -38,6 +38,14 @@ def test_what_a_killed_run_changed_is_put_back_by_the_next_command(tmp_path: Pat
     assert leftover.put_back(tmp_path / "runs") == []
 
 
+def test_a_run_that_died_with_nothing_to_put_back_is_no_longer_running(tmp_path: Path) -> None:
+    run = create_run(tmp_path / "runs", "train.py").run
+    with leftover.owned(run):
+        pass
+    assert leftover.put_back(tmp_path / "runs") == []
+    assert json.loads(run.info_file.read_text())["status"] == "interrupted"
+
+
 def test_a_run_that_is_being_made_is_left_alone(tmp_path: Path) -> None:
     run = cut_off(tmp_path)
     code = (

@@ -6,14 +6,19 @@ import os
 import subprocess
 import sys
 import textwrap
+import tomllib
 
 import pytest
 
+from fasttrain_doctor import api
 from fasttrain_doctor.evidence import Effect, Phase
 from fasttrain_doctor.launch import Streams, child_environment, parse_target
+from fasttrain_doctor.reports.json import dumps
+from fasttrain_doctor.run import create_run
 from fasttrain_doctor.tuners.session import Session, Setup
 from fasttrain_doctor.tuners.space import space
 from tests.conftest import environment
+from tests.sample_success import SUCCESS
 from tests.simulated import Work, catalogue, evidence
 from tests.watched import HEAD, assert_sums, watch
 
@@ -161,3 +166,14 @@ def trained(folder, plan, target):
     return subprocess.run(
         [sys.executable, "train.py"], cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=True
     )
+
+
+def test_what_is_applied_keeps_the_loaders_size_and_no_path_of_this_machine(tmp_path, monkeypatch):
+    """Lightning's autoencoder reads training and validation alike: only their sizes tell the loaders apart."""
+    monkeypatch.chdir(tmp_path)
+    writer = create_run(tmp_path / "kept", "train.py")
+    writer.diagnosis(dumps(SUCCESS))
+    loader = {"dataset": "torch.utils.data.dataset.Subset", "dataset_length": 55000, "file": str(tmp_path / "train.py")}
+    writer.plan({"plan": SUCCESS.tuned.settings, "loader": loader})
+    table = tomllib.loads(api.apply(writer.run, dry_run=True))["train.py"]
+    assert table["loader"] == {**loader, "file": "train.py"}
