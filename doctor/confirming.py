@@ -12,14 +12,14 @@ from fasttrain_doctor.tuners import confirm
 from fasttrain_doctor.tuners.bench import Block, SessionEnded
 from fasttrain_doctor.tuners.confirm import Confirmation, ProcessResult
 from fasttrain_doctor.tuners.fixes import Plan, plan_effect
-from fasttrain_doctor.tuners.process import WINDOW, Fresh, run_fresh
+from fasttrain_doctor.tuners.process import STEADY, WINDOW, Fresh, run_fresh
 from fasttrain_doctor.tuners.project import RunCost, projected
 
 if TYPE_CHECKING:
     from fasttrain_doctor.diagnosing import Diagnosing
 
 BLOCKS = 6  # a process's steady steps are cut into about so many
-FEWEST, MOST = 24, 1500  # steady steps of one process
+MOST = 1500  # steady steps of one process
 
 
 class _Runner:
@@ -44,7 +44,7 @@ class _Runner:
             raise SessionEnded("the budget was used up")
         workers = _workers(plan, self._own)
         steps = math.ceil(WINDOW / self._step[tuned])
-        count = min(MOST, max(FEWEST, 3 * BLOCKS * max(1, workers), steps))
+        count = min(MOST, max(STEADY, 3 * BLOCKS * max(1, workers), steps))
         work.progress.say(f"confirming in a fresh process, {'tuned' if tuned else 'as it is'} (pair {seed + 1})")
         setup = work.fresh_setup(plan, self._loader, seed)
         try:

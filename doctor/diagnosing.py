@@ -24,6 +24,7 @@ from fasttrain_doctor.tuners.arms import USED_UP
 from fasttrain_doctor.tuners.bench import SessionEnded
 from fasttrain_doctor.tuners.driven import Driven
 from fasttrain_doctor.tuners.fixes import Plan, all_fixes
+from fasttrain_doctor.tuners.process import STEADY, WINDOW
 from fasttrain_doctor.tuners.session import Session, Setup
 
 PROFILED = 4
@@ -308,7 +309,10 @@ class Diagnosing:
         from fasttrain_doctor.tuners.search import search
 
         assert self.case.evidence is not None
-        reserve = min(0.6 * self.limits.budget, 6 * (self.started + 4.0))
+        assert self.case.watched is not None
+        # What a confirmation takes: six processes, each with its start, its window and its end.
+        step = self.case.watched.breakdown.mean
+        reserve = min(0.6 * self.limits.budget, 6 * (self.started + 2.5 + max(WINDOW, (STEADY + 3) * step)))
 
         class Deadline:
             left = staticmethod(lambda: self.left() - reserve)

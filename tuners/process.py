@@ -14,7 +14,8 @@ from fasttrain_doctor.tuners.session import Session, Setup
 WINDOW = 3.0  # seconds of steady steps that one process contributes
 LIMIT = 25.0  # seconds after which fewer do
 HANG = 90.0
-FEWEST = 6
+STEADY = 24  # steady steps that it contributes at least
+FEWEST = 6  # of a script that ended by itself
 
 
 @dataclass(frozen=True, slots=True)
