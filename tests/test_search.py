@@ -291,3 +291,10 @@ def test_a_count_that_really_thrashes_is_believed_at_the_second_look():
 
 def test_a_ladder_on_which_everything_fails_has_no_best():
     assert cheapest(climb(lambda n: None, 8, 1, 64)) is None
+
+
+def test_slow_steps_leave_time_for_a_trial():
+    """Steps of a second spent all of a short budget on the noise of the machine, and nothing was tried."""
+    found, *_ = run(Work(compute=1.0, amp=0.5), noise=0.05, budget=35)
+    assert found.trials
+    assert found.trials[0].settings == {"amp": True}

@@ -24,6 +24,7 @@ FEWEST_STEPS = 4  # for steps so slow that eight would take too long
 # pairs up to which an arm is given up that cannot gain this much: the longer it takes, the less a small gain is worth
 GIVE_UP = ((3, stats.MARGIN), (5, 0.02), (10_000, 0.03))
 SHARE = 0.12  # of the time left: more than that no single comparison gets, once it has had its fair number of pairs
+AA_SHARE, AA_LEAST = 0.25, 3  # of the time left goes to the noise, which must leave some for trials; blocks at least
 FAIR = 8  # pairs; from here on one may be trimmed
 FRESH = 2  # candidate blocks that may share one reference block
 
@@ -121,9 +122,14 @@ class Arms:
         return max(least, min(wanted, affordable))
 
     def aa(self, blocks: int = 5, most: int = 9, loud: float = 0.015) -> stats.Noise | None:
-        """Measure the noise by equal blocks of the script as it is; more of them where it is loud."""
+        """Measure the noise by equal blocks of the script as it is; more where it is loud, fewer where steps are slow."""
         seen: list[Block] = []
-        while len(seen) < blocks or (len(seen) < most and stats.noise(seen).sd > loud):
+        before, affordable = self.seconds, AA_SHARE * self.deadline.left()
+        while len(seen) < most:
+            affords = self.seconds - before < affordable
+            wanted = len(seen) < blocks or stats.noise(seen).sd > loud
+            if len(seen) >= AA_LEAST and not (affords and wanted):
+                break
             block = self.block({})
             if block is None:
                 return None

@@ -84,16 +84,18 @@ def search(
             tuple(ledger.trials), dict(ledger.best), speedup, noise, arms.ended or reason, everything, arms.seconds
         )
 
-    worth = [c for c in options.candidates if c.bound > WORTH]
-    if not worth:
-        skipped = [Skipped(c.fix.name, f"at most {c.bound:.1%} of the step to gain") for c in options.candidates]
-        return result(f"no fix may bring more than {WORTH:.0%}", None, skipped)
+    def untried(why: str) -> list[Skipped]:
+        little = "at most {:.1%} of the step to gain"
+        return [Skipped(c.fix.name, why if c.bound > WORTH else little.format(c.bound)) for c in options.candidates]
+
+    if all(c.bound <= WORTH for c in options.candidates):
+        return result(f"no fix may bring more than {WORTH:.0%}", None, untried(""))
     try:
         noise = arms.aa()
     except ArmFailed as failure:  # the script as it is does not run in blocks: nothing can be compared with it
         return result(f"the script as it is could not be run in blocks: {failure.reason}", None)
     if noise is None:
-        return result("", None, [Skipped(c.fix.name, arms.ended) for c in options.candidates])
+        return result("", None, untried(arms.ended))
     kept, skipped = guided(ledger, options.candidates)
     reason = f"no fix left may bring more than {WORTH:.0%}"
     if kept and not arms.over():
