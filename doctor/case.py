@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fasttrain_doctor import __version__
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from fasttrain_doctor.tuners.search import SearchResult
 
 _NO_LOADER = "the loop asks no loader for its batches"
+_SCRATCH = "pymp-"  # folders of multiprocessing: the script never knew of them
 _BY_HAND = "the update is made by hand: nothing tells its end from the making of the next batch"
 
 
@@ -133,7 +135,7 @@ class Case:
             trace=self.trace,
             overhead=self.overhead,
             unprotected=self.unprotected,
-            moved=self.moved,
+            moved=[path for path in self.moved if not Path(path).name.startswith(_SCRATCH)],
             step_seconds=[] if w is None else [s.seconds for s in w.window.every],
             executions=self.executions,
         )
