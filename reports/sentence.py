@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from typing import Literal
 
 from fasttrain_doctor.diagnosis import Diagnosis, FindingFacts, Interval
@@ -101,11 +102,12 @@ def _budget(diagnosis: Diagnosis) -> str:
 
 
 def again(diagnosis: Diagnosis, options: str = "") -> str:
-    """Return the command that makes this diagnosis again, the script's interpreter left out."""
-    command = list(diagnosis.command)
+    """Return the command that makes this diagnosis again, an interpreter named only where it is not our own."""
+    command, said = list(diagnosis.command), ["fasttrain-doctor diagnose", *([options] if options else [])]
     if command and command[0].rsplit("/", 1)[-1].startswith("python"):
-        command = command[1:]
-    return " ".join(["fasttrain-doctor diagnose", *([options] if options else []), shlex.join(command)])
+        python = command.pop(0)
+        said += [] if python in ("python", "python3", sys.executable) else [f"--python {shlex.quote(python)}"]
+    return " ".join([*said, shlex.join(command)])
 
 
 def _worthwhile(diagnosis: Diagnosis) -> list[FindingFacts]:

@@ -14,6 +14,7 @@ from fasttrain_doctor import api
 from fasttrain_doctor.evidence import Effect, Phase
 from fasttrain_doctor.launch import Streams, child_environment, parse_target
 from fasttrain_doctor.reports.json import dumps
+from fasttrain_doctor.reports.sentence import again
 from fasttrain_doctor.run import create_run
 from fasttrain_doctor.tuners.session import Session, Setup
 from fasttrain_doctor.tuners.space import space
@@ -94,6 +95,32 @@ for i in range(900):
     answer = found.ask({"do": "run", "steps": 40, "seconds": 0, "warm": 0}, 60)
     assert answer["steps"] == 40
     assert sorted(answer["step_seconds"])[-3] < 0.3  # three evaluations of half a second, and a noisy machine
+
+
+def test_batches_that_another_thread_fetches_are_not_taken_over(session):
+    """The thread was in the middle of an arm's queue when that arm was closed, died of it, and the loop waited for ever."""
+    found, errors = session(
+        SGD
+        + """
+import queue, threading
+ready = queue.Queue(3)
+def fill():
+    while True:
+        for batch in DataLoader(Points(80), batch_size=4): ready.put(batch)
+threading.Thread(target=fill, daemon=True).start()
+for _ in range(100_000):
+    x, y = ready.get()
+    opt.zero_grad(); loss_of(net(x), y).backward(); opt.step()
+"""
+    )
+    found.ask({"do": "observe", "steps": 8, "seconds": 0}, 30)
+    block = {"do": "block", "arm": "a", "plan": {}, "seconds": 30, "warm": 1, "steps": 50}
+    refused = found.ask({**block, "arm": "r", "replay": "ready"}, 30)
+    assert "own thread" in refused["failed"]
+    for _ in range(3):
+        assert found.ask({**block, "replay": None}, 30)["steps"] == 50
+    found.stop()
+    assert "Error" not in errors.read_text()
 
 
 def test_a_warning_is_never_about_our_own_iterators(session):
@@ -177,3 +204,10 @@ def test_what_is_applied_keeps_the_loaders_size_and_no_path_of_this_machine(tmp_
     writer.plan({"plan": SUCCESS.tuned.settings, "loader": loader})
     table = tomllib.loads(api.apply(writer.run, dry_run=True))["train.py"]
     assert table["loader"] == {**loader, "file": "train.py"}
+
+
+def test_the_command_to_go_on_with_names_an_interpreter_that_is_not_ours():
+    ran = dataclasses.replace(SUCCESS, command=["/opt/env/bin/python", "train.py", "--epochs", "3"])
+    assert again(ran) == "fasttrain-doctor diagnose --python /opt/env/bin/python train.py --epochs 3"
+    ours = dataclasses.replace(ran, command=[sys.executable, "train.py"])
+    assert again(ours) == "fasttrain-doctor diagnose train.py"

@@ -130,7 +130,7 @@ def activate(loop: Loop, name: str, plan: dict[str, Any], kind: str | None) -> b
         if key is not None:
             arm.build(key)
         elif arm.applied.loader or kind is not None:
-            raise RuntimeError("the loop asks no torch DataLoader for its batches")
+            raise RuntimeError("the loop's own thread asks no torch DataLoader for its batches")
         _arms[name] = arm
         _end_at_exit()
     arm.signal(signal.SIGCONT)
@@ -155,7 +155,7 @@ def _take(iterator: Any, key: Key) -> Callable[[], Any] | None:
         except StopIteration:
             raise
         except Exception as error:
-            if not arm.applied.plan:
+            if not arm.applied.plan and arm.replay is None:
                 raise  # the script's own way of loading fails: that is the script's error
             arm.failure = f"{type(error).__name__}: {error}"[:300]
             data = _rescue(key)

@@ -42,8 +42,11 @@ def iterators() -> list[Any]:
 
 
 def training_key(loop: Any) -> Key | None:
-    """Return the key of the loader that leads to backwards and is waited for most, or None."""
-    known = [k for k in loop.training if k in _latest]
+    """Return the key of the loader that leads to backwards and is waited for most, or None.
+
+    None as well where another thread asks it: that one would be in the middle of an arm's queue when arms are switched.
+    """
+    known = [k for k in loop.training - loop.elsewhere if k in _latest]
     return max(known, key=lambda k: _spent.get(k, 0), default=None)
 
 

@@ -50,6 +50,7 @@ class Loop:
         self.began = False
         self.thread = 0
         self.training: set[Key] = set()
+        self.elsewhere: set[Key] = set()  # loaders that another thread has asked
         self.steps = 0
         self.updates = 0
         self.backwards = 0
@@ -83,6 +84,7 @@ class Loop:
     def before_next(self, key: Key) -> None:
         """Note that a loader is asked for its next batch."""
         if threading.get_ident() != self.thread and self.thread:
+            self.elsewhere.add(key)
             return
         if self.device is not None:
             self._mark(Interval.OTHER)
