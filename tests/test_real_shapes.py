@@ -32,12 +32,12 @@ def session(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sessions = []
 
-    def start(script):
+    def start(script, env=None):
         (tmp_path / "train.py").write_text(textwrap.dedent(script))
         probe = tmp_path / "run" / "probe"
         probe.mkdir(parents=True)
         streams = Streams(tmp_path / "run" / "out", tmp_path / "run" / "err", terminals=(False, False, False))
-        found = Session(Setup(parse_target(["train.py"]), tmp_path / "run", probe, streams, environment(None)))
+        found = Session(Setup(parse_target(["train.py"]), tmp_path / "run", probe, streams, environment(env)))
         sessions.append(found)
         found.__enter__()
         assert found.hello(60) is not None
@@ -136,6 +136,28 @@ for _ in range(50):
     assert found.ask({**block, "steps": 50}, 60)["steps"] == 50  # over two of its epochs
     found.stop()
     assert "doctor" not in errors.read_text()
+
+
+def test_killed_workers_leave_no_folder_behind(session, tmp_path):
+    """Each worker makes one for the sockets over which it passes tensors; hundreds were left in /tmp."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    found, _ = session(
+        SGD
+        + """
+for _ in range(100):
+    for x, y in DataLoader(Points(80), batch_size=4):
+        opt.zero_grad(); loss_of(net(x), y).backward(); opt.step()
+""",
+        {"TMPDIR": str(scratch)},
+    )
+    plan = {"dataloader-workers": {"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True}}
+    block = {"do": "block", "plan": plan, "replay": None, "seconds": 30, "warm": 4, "steps": 8}
+    assert found.ask({**block, "arm": "a"}, 60)["steps"] == 8
+    found.ask({"do": "close", "arm": "a"}, 30)
+    assert found.ask({**block, "arm": "b"}, 60)["steps"] == 8
+    found.stop()
+    assert list(scratch.glob("pymp-*")) == []
 
 
 def test_a_fix_that_no_finding_names_comes_after_one_with_more_to_gain():

@@ -10,6 +10,7 @@ import atexit
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from fasttrain_doctor.probe import loading, replay
@@ -89,8 +90,17 @@ class Arm:
             self.signal(signal.SIGCONT)
             for worker in workers:
                 worker.join(2)
+                _unlink(f"torch_{worker.pid}_")
         self.iterator = None
         self.applied.close()
+
+
+def _unlink(prefix: str) -> None:
+    """Remove what a killed worker had made in shared memory and not yet handed over."""
+    for name in os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else ():  # noqa: S108  the kernel's own
+        if name.startswith(prefix):
+            with suppress(OSError):
+                os.unlink(f"/dev/shm/{name}")  # noqa: S108
 
 
 _arms: dict[str, Arm] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing.util
 import os
 import sys
 import warnings
@@ -127,7 +128,11 @@ def _wrap_reset(original: Any) -> Any:
 
 
 class _Making:
-    """Tells workers started meanwhile whose they are: forked ones by the recorder's copy, others by the environment."""
+    """Tells workers started meanwhile whose they are: forked ones by the recorder's copy, others by the environment.
+
+    They are given this process's folder for the sockets over which they pass tensors: one of their own would stay behind
+    when they are killed.
+    """
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -135,7 +140,10 @@ class _Making:
 
     def __enter__(self) -> None:
         try:
-            if self.loader.num_workers and not getattr(self.loader, "_ftd_view", False):
+            if not self.loader.num_workers:
+                return
+            multiprocessing.util.get_temp_dir()
+            if not getattr(self.loader, "_ftd_view", False):
                 state.recorder.loader = number(self.loader)
                 os.environ[LOADER] = str(state.recorder.loader)
                 self.put = True
