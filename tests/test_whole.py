@@ -51,7 +51,7 @@ def test_a_gain_is_found_confirmed_written_and_trained_with(doctor: Doctor) -> N
     plain = doctor.command("run", "train.py")
     assert plain.code == 0, plain.stderr
     assert f"workers {workers}" in plain.stdout
-    assert re.search(rf"dataloader-workers: num_workers={workers}.* on .*DataLoader \(train.py:12\)", plain.stderr)
+    assert re.search(rf"dataloader-workers: num_workers={workers}.* on .*DataLoader \(train.py:13\)", plain.stderr)
 
     enabled = "import fasttrain_doctor; fasttrain_doctor.enable()\n" + WAITING.replace("LIMIT", "40")
     (doctor.folder / "train.py").write_text(enabled)
