@@ -6,7 +6,11 @@ import json
 import re
 import tomllib
 
+import pytest
+
 from tests.conftest import Doctor
+
+pytestmark = pytest.mark.alone  # beside other tests their load would be measured
 
 # Sixteen samples wait 4 ms each in the main process; epochs are long enough for a whole search.
 WAITING = """
@@ -31,7 +35,9 @@ for epoch in range(20):
 
 
 def test_a_gain_is_found_confirmed_written_and_trained_with(doctor: Doctor) -> None:
-    result = doctor(WAITING.replace("LIMIT", "999"), options=("--budget", "100s", "--quiet"), timeout=170)
+    result = doctor(
+        WAITING.replace("LIMIT", "999"), options=("--budget", "80s", "--max-workers", "12", "--quiet"), timeout=170
+    )
     assert result.code == 0, result.stderr
     diagnosis = result.diagnosis
     assert diagnosis.status == "complete", diagnosis.degraded
