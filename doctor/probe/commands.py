@@ -76,6 +76,15 @@ def carry_out(loop: Loop, command: dict[str, Any]) -> dict[str, Any] | None:
         return {"failed": f"{type(error).__name__}: {error}"[:500], "do": command["do"]}
 
 
+def reported(loop: Loop) -> dict[str, Any]:
+    """Return the finished program's report, or why there is none: a full disk, most often."""
+    try:
+        return report(loop)
+    except Exception as error:
+        arms.quiet(loop)
+        return {"failed": f"{type(error).__name__}: {error}"[:500]}
+
+
 def report(loop: Loop) -> dict[str, Any]:
     """Return the finished program's report and take it off the loop."""
     program, loop.program = loop.program, None

@@ -29,7 +29,7 @@ class Control:
                 loop.free()
                 return
             if loop.program is not None:
-                self.send(commands.report(loop))
+                self.send(commands.reported(loop))
             while True:
                 line = self._lines.readline()
                 if not line:

@@ -82,10 +82,16 @@ class Deep:
         self._close()
         self._profiler.add_metadata_json("torch_version", f'"{torch.__version__}"')
         plain = self._path.removesuffix(".gz")
-        with _without_kinetos_lines():
-            self._profiler.stop()
-            self._profiler.export_chrome_trace(plain)
-        with open(plain, "rb") as source, gzip.open(self._path, "wb", compresslevel=3) as target:
-            shutil.copyfileobj(source, target)
-        os.unlink(plain)
+        packed = self._path + ".part"
+        try:
+            with _without_kinetos_lines():
+                self._profiler.stop()
+                self._profiler.export_chrome_trace(plain)
+            with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=3) as target:
+                shutil.copyfileobj(source, target)
+            os.replace(packed, self._path)
+        finally:
+            for path in (plain, packed):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
         return self._path

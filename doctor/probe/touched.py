@@ -61,7 +61,10 @@ class Touched:
         why = repr(error)[:200]
         if why not in self._complained and len(self._complained) < 20:
             self._complained.add(why)
-            self._keeper.note("unprotected", "", why=why)
+            try:
+                self._keeper.note("unprotected", "", why=why)
+            except OSError:  # no room even for this; the folders are compared afterwards
+                return
 
     def touch(self, name: str, change: Change) -> None:
         """Journal the path's state if it is about to change for the first time.
