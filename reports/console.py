@@ -58,8 +58,9 @@ def text(view: ReportView, report: str | None = None) -> str:
 
 def show(view: ReportView, file: IO[str], report: str | None = None) -> None:
     """Print the summary to ``file``."""
-    from rich.console import Console
     from rich.text import Text
+
+    from fasttrain_doctor.reports.printing import Console
 
     console = Console(file=file, soft_wrap=True, highlight=False, markup=False, emoji=False)
     for line in lines(view, report):

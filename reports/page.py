@@ -12,8 +12,9 @@ def show(text: str, file: IO[str]) -> None:
     if not file.isatty():
         file.write(text)
         return
-    from rich.console import Console
     from rich.markdown import Markdown
+
+    from fasttrain_doctor.reports.printing import Console
 
     console = Console(file=file)
     console.print(Markdown(text), width=min(console.width, WIDEST))
