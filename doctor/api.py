@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from fasttrain_doctor import journal, redact
+from fasttrain_doctor import interrupts, journal, redact
 from fasttrain_doctor import run as runs
 from fasttrain_doctor.case import Case
 from fasttrain_doctor.diagnosis import Diagnosis
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fasttrain_doctor.diagnosing import Limits
     from fasttrain_doctor.tuners.tuned import Applies
 
-__all__ = ["Options", "Outcome", "apply", "diagnose", "load", "report", "restore", "train"]
+__all__ = ["Options", "Outcome", "apply", "diagnose", "list_runs", "load", "report", "restore", "train"]
 
 BUDGET = 180.0  # seconds: what a diagnosis may take unless told otherwise
 
@@ -82,12 +82,12 @@ def diagnose(target: list[str], options: Options | None = None) -> Outcome:
     command = parse_target(target, options.python)
     progress = Progress(quiet=options.quiet)
     _put_back(progress, options.out)
-    shown = redact.redact_argv(list(command.argv))
-    writer = runs.create_run(options.out, redact.redact(command.name), shown)
-    run = writer.run
     facts = machine()
     if command.argv[0] != sys.executable and command.kind != "program":
         facts = torch_of(command.argv[0], facts)
+    shown = redact.redact_argv(list(command.argv))
+    writer = runs.create_run(options.out, redact.redact(command.name), shown)
+    run = writer.run
     started = datetime.now().astimezone().isoformat(timespec="seconds")
     case = Case(script=redact.redact(command.name), command=shown, started=started, machine=facts)
     limits = Limits(
@@ -102,23 +102,36 @@ def diagnose(target: list[str], options: Options | None = None) -> Outcome:
     began = time.monotonic()
     error: DoctorError | None = None
     code: int = Exit.DONE
-    work = Diagnosing(command, writer, case, limits, _streams(run, options), progress)
-    try:
+    with owned(run), interrupts.once():
         try:
-            with owned(run), Sampler(run.samples_file, os.getpid()):
-                work.run()
-        finally:
-            work.clean()
-            work.compare_folders()
-    except KeyboardInterrupt:
-        case.interrupted = True
-        code = Exit.INTERRUPTED
-        work.salvage()
-    except (ScriptFailed, NothingMeasured) as ending:
-        error, code = ending, ending.exit
-        case.failed = str(ending)
-    case.seconds = time.monotonic() - began
-    return _finish(writer, case, code, error)
+            work = Diagnosing(command, writer, case, limits, _streams(run, options), progress)
+            try:
+                with Sampler(run.samples_file, os.getpid()):
+                    work.run()
+            except KeyboardInterrupt:
+                case.interrupted = True
+                code = Exit.INTERRUPTED
+            except (ScriptFailed, NothingMeasured) as ending:
+                error, code = ending, ending.exit
+                case.failed = str(ending)
+            finally:
+                work.clean()
+                work.compare_folders()
+            if case.interrupted:
+                work.salvage()
+            case.seconds = time.monotonic() - began
+            return _finish(writer, case, code, error)
+        except KeyboardInterrupt:
+            writer.ended("interrupted")
+            raise
+        except OSError as error:
+            if not run.folder.is_dir():
+                raise DoctorError("run-removed", f"{run.folder}: was removed while the script ran") from error
+            writer.ended("failed")
+            raise
+        except Exception:
+            writer.ended("failed")
+            raise
 
 
 def _put_back(progress: Progress, folder: Path | None = None) -> None:
@@ -149,12 +162,17 @@ def _streams(run: Run, options: Options) -> Streams:
 
 
 def _finish(writer: RunWriter, case: Case, code: int, error: DoctorError | None) -> Outcome:
-    from fasttrain_doctor.reports.saved import save
+    from fasttrain_doctor.reports.saved import judged, save
 
-    writer.machine(dataclasses.asdict(case.machine))
-    diagnosis = save(writer, case.diagnosis())
-    if diagnosis.tuned is not None:
-        writer.tuned(_tuned_text(writer.run, diagnosis))
+    diagnosis = judged(case.diagnosis())
+    try:
+        writer.machine(dataclasses.asdict(case.machine))
+        save(writer, diagnosis)
+        if diagnosis.tuned is not None:
+            writer.tuned(_tuned_text(writer.run, diagnosis))
+    except DoctorError as unwritten:  # what was measured is still shown
+        writer.ended("failed")
+        return Outcome(unwritten.exit, diagnosis, None, unwritten)
     return Outcome(code, diagnosis, writer.run, error)
 
 
@@ -167,9 +185,16 @@ def report(run: Run) -> Path:
     from fasttrain_doctor.reports.html import render
     from fasttrain_doctor.reports.view import view
 
+    _put_back(Progress(), run.folder.parent)
     diagnosis = run.diagnosis()
     RunWriter(run).report(render(view(diagnosis, run.samples(), run.id)))
     return run.report
+
+
+def list_runs(folder: Path | None = None) -> list[Run]:
+    """Return the runs kept in ``folder`` (None: the current one's), newest first; what was cut off is put back before."""
+    _put_back(Progress(), folder)
+    return runs.list_runs(folder)
 
 
 def restore(run: Run) -> str:
@@ -269,10 +294,16 @@ def _foreground(command: Command, env: dict[str, str]) -> int:
     import signal
     import subprocess
 
-    process = subprocess.Popen(command.argv, env=env)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the script decides what Ctrl-C means
+    try:
+        process = subprocess.Popen(command.argv, env=env)
+    except OSError as error:
+        raise UsageError("program-fails", f"{command.argv[0]} cannot be started: {error}") from error
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}  # the script decides what Ctrl-C means
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):  # a scheduler's: the script's too
+        before[number] = signal.signal(number, lambda number, _: process.send_signal(number))
     try:
         status = process.wait()
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return status if status >= 0 else 128 - status

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from fasttrain_doctor import __version__
-from fasttrain_doctor.cli_ending import ending, told
+from fasttrain_doctor import __version__, interrupts
+from fasttrain_doctor.cli_ending import ending, standard_streams, told
 from fasttrain_doctor.cli_parts import ScriptCommand, Verbs, duration, hint
 from fasttrain_doctor.evidence import Effect
 
@@ -156,10 +156,10 @@ def check(json: bool) -> None:
 @click.option("--out", type=FOLDER, metavar="DIR", help="The folder given to diagnose --out.")
 def runs(out: Path | None) -> None:
     """List the runs kept in this folder, newest first."""
+    from fasttrain_doctor import api
     from fasttrain_doctor.reports import listing
-    from fasttrain_doctor.run import list_runs
 
-    click.echo(listing.runs(list_runs(out)), nl=False)
+    click.echo(listing.runs(api.list_runs(out)), nl=False)
 
 
 @cli.command()
@@ -193,7 +193,8 @@ def demo(keep: bool, quiet: bool) -> int:
 
 def main(args: list[str] | None = None) -> int:
     """Run the command line and return the exit code; every ending is explained."""
-    with ending() as end:
+    standard_streams()
+    with interrupts.once(last=True), ending() as end:
         with cli.make_context("fasttrain-doctor", sys.argv[1:] if args is None else list(args)) as context:
             end.code = cli.invoke(context) or 0
         sys.stdout.flush()

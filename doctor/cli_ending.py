@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import select
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -53,8 +56,25 @@ def ending() -> Iterator[End]:
         _say("interrupted", "stopped on request")
     except BrokenPipeError as error:
         end.code = SIGPIPE if _reader_left() else _ours(error)
+    except OSError as error:
+        end.code = _about_files(error)
     except Exception as error:
         end.code = _ours(error)
+
+
+def standard_streams() -> None:
+    """See to it that all three are there (a closed one goes to /dev/null) and that any text can be printed."""
+    for descriptor, name, mode in ((0, "stdin", "r"), (STDOUT, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # closed by who started us; the lowest free descriptor is taken, which is this one
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(OSError):  # it is flushed first, and may lead nowhere
+                stream.reconfigure(errors="backslashreplace")  # an ASCII locale knows no micro sign
 
 
 def told(outcome: Outcome, *, as_json: bool) -> int:
@@ -100,6 +120,21 @@ def _reader_left() -> bool:
         return False
     os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
     return True
+
+
+def _about_files(error: OSError) -> int:
+    """Say what is wrong with the user's disk or folder; anything else is a fault of ours."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        _say("disk-full", f"{error.filename or 'standard output'}: no space left to write it")
+        with suppress(OSError):  # what could not be written is still in its buffer: nothing more may be tried with it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
+        return Exit.OURS
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        _say("folder-missing", "the current folder no longer exists; change to one that does")
+        return Exit.USAGE
+    return _ours(error)
 
 
 def _ours(error: Exception) -> int:

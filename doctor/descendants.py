@@ -82,6 +82,19 @@ def members(token: str, roots: Collection[int] = (), spare: Collection[int] = ()
     return sorted((p for p in ours.values() if p.state not in _DEAD), key=lambda p: (depth[p.pid], p.pid))
 
 
+def adopted() -> list[int]:
+    """Return our children in other sessions than ours: as a subreaper we get the orphans of a script's session."""
+    ours = os.getsid(0)
+    return [p.pid for p in table().values() if p.parent == os.getpid() and _session(p.pid) not in (ours, None)]
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
 def _depth(pid: int, everyone: dict[int, Process]) -> int:
     steps = 0
     while pid in everyone and steps < len(everyone):

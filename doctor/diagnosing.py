@@ -13,16 +13,17 @@ from typing import Any
 from fasttrain_doctor import endings, gather, journal, snapshot, watching
 from fasttrain_doctor.case import Case
 from fasttrain_doctor.diagnosis import Change, TrialFacts
-from fasttrain_doctor.errors import DoctorError, NothingMeasured
+from fasttrain_doctor.errors import DoctorError, NothingMeasured, UsageError
 from fasttrain_doctor.evidence import Effect, Evidence
 from fasttrain_doctor.launch import Command, Streams
 from fasttrain_doctor.progress import Progress
 from fasttrain_doctor.recorded import read_probe
 from fasttrain_doctor.rules import diagnose as find
 from fasttrain_doctor.run import RunWriter
+from fasttrain_doctor.tried import said
 from fasttrain_doctor.tuners.arms import USED_UP
 from fasttrain_doctor.tuners.bench import SessionEnded
-from fasttrain_doctor.tuners.driven import Driven
+from fasttrain_doctor.tuners.driven import HANG_SECONDS, Driven
 from fasttrain_doctor.tuners.fixes import Plan, all_fixes
 from fasttrain_doctor.tuners.process import STEADY, WINDOW
 from fasttrain_doctor.tuners.session import Session, Setup
@@ -31,6 +32,8 @@ PROFILED = 4
 DATA_WORTH = 0.02  # a share of the step below which the replay floor has nothing to say
 MOST_STARTS = 6  # new processes a search may need where the script is short
 FLOOR_STEPS = 8
+LATER = 30.0  # seconds that a start may take beyond four times the first one's, before it counts as hung
+LEAST_PATIENCE = 10.0  # seconds beyond a block's own limit before the loop counts as hung, whatever is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +128,25 @@ class Diagnosing:
         """Start the script and wait until its loop has been found."""
         session = Session(self._setup(streams))
         self._session = session
-        session.__enter__()
-        hello = session.hello(self.limits.timeout)
-        self.started = time.monotonic() - session.started
+        try:
+            session.__enter__()
+        except OSError as error:  # a file that may be executed but is no program, most often
+            raise UsageError("program-fails", f"{self.command.argv[0]} cannot be started: {error}") from error
+        timeout = self.limits.timeout
+        if self.started:  # it has started before: no need to wait as long as for a stranger
+            timeout = min(timeout, 4 * self.started + LATER)
+        hello = session.hello(timeout)
+        self.started = self.started or time.monotonic() - session.started
         if hello is None:
-            raise endings.unmeasured(session, self._probe, self.command.name, self.limits.timeout)
+            raise endings.unmeasured(session, self._probe, self.command.name, timeout)
         return session
 
     def _again(self, reason: str) -> Session:
         """Start the script anew for a search that has not ended."""
         if self.case.executions > MOST_STARTS:
             raise SessionEnded(f"{reason}; it was started {self.case.executions} times already")
+        if self.left() <= 0:
+            raise SessionEnded(f"{reason}, and the budget was used up")
         self.clean()
         self.progress.say(f"{reason}: starting it again")
         try:
@@ -194,7 +205,8 @@ class Diagnosing:
     def watch(self, session: Session) -> bool:
         """Watch the window; False when the script ended in it and enough was seen to judge, but not to go on."""
         self.progress.say(f"found the training loop after {self.started:.1f} s; watching it")
-        seen = watching.watch(session, self._probe, self.limits.steps, self.limits.timeout)
+        limits = self.limits
+        seen = watching.watch(session, self._probe, limits.steps, limits.timeout, limits.budget)
         self.case.degraded += seen.degraded
         if seen.watched is None or seen.watched.breakdown.measured < 3:
             name = self.command.name
@@ -208,8 +220,17 @@ class Diagnosing:
             self._note_end(session, seen.ended)
             self.judge()
             return False
-        self._border(session)
+        try:
+            self._border(session)
+        except SessionEnded as ended:
+            self._note_end(session, ended.reason)
+            self.judge()
+            return False
         return True
+
+    def patience(self) -> float:
+        """Return the seconds beyond what steps should take after which the loop counts as hung."""
+        return max(LEAST_PATIENCE, min(HANG_SECONDS, self.limits.timeout, self.left()))
 
     def _border(self, session: Session) -> None:
         assert self.case.watched is not None
@@ -218,11 +239,17 @@ class Diagnosing:
     def _note_end(self, session: Session, reason: str) -> None:
         status = session.child.wait(5)
         if status:
-            self.case.degraded.append(f"the script failed after the window (exit status {status})")
+            self.note_failure(endings.how(status))
         for what in ("floor", "operators", "trials"):
             self.case.missing(
                 what, f"{reason} after {len(self.case.watched.window.every)} steps" if self.case.watched else reason
             )
+
+    def note_failure(self, how: str) -> None:
+        """Note once that the script failed although nothing was changed in it."""
+        what = f"the script failed after the window ({how})"
+        if what not in self.case.degraded:
+            self.case.degraded.append(what)
 
     def deep(self, session: Session) -> None:
         """Profile a few steps; what could not be read is noted."""
@@ -234,7 +261,15 @@ class Diagnosing:
             return
         path = self.writer.run.trace()
         self.progress.say(f"profiling {PROFILED} steps")
-        answer = session.ask({"do": "profile", "steps": PROFILED, "path": str(path)}, 120 + 20 * expected)
+        try:
+            answer = session.ask(
+                {"do": "profile", "steps": PROFILED, "path": str(path)}, self.patience() + 20 + 20 * expected
+            )
+        except SessionEnded as ended:
+            self.case.missing("operators", ended.reason)
+            if status := session.child.wait(2):
+                self.note_failure(endings.how(status))
+            return
         if "failed" in answer:
             self.case.missing("operators", str(answer["failed"]))
             return
@@ -246,9 +281,9 @@ class Diagnosing:
         from fasttrain_doctor.trace_device import device_metrics
         from fasttrain_doctor.trace_read import read
 
-        self.case.trace = path.name
         try:
             trace = read(path)
+            self.case.trace = path.name
             self.case.operators = operators(trace)
             self.case.device = device_metrics(trace)
         except DoctorError as error:
@@ -258,7 +293,14 @@ class Diagnosing:
         watched = self.case.watched
         assert watched is not None
         workers = watched.loader.num_workers if watched.loader is not None else 0
-        return Driven(session, self._again, workers, watched.breakdown.samples_per_step)
+        return Driven(
+            session,
+            self._again,
+            workers,
+            watched.breakdown.samples_per_step,
+            patience=self.patience,
+            failed=lambda status: self.note_failure(endings.how(status)),
+        )
 
     def replay(self, bench: Driven) -> None:
         """Measure the replay floor where data takes enough of the step to be worth it."""
@@ -319,7 +361,7 @@ class Diagnosing:
 
         def tried(trial: TrialFacts) -> None:
             self.case.trials.append(trial)
-            self.progress.say(_tried(trial))
+            self.progress.say(said(trial))
 
         result = search(
             bench,
@@ -355,17 +397,3 @@ def _packages(command: Command) -> frozenset[str]:
         return frozenset()
     needed = {name for fix in all_fixes().values() for name in fix.needs}
     return frozenset(name for name in needed if find_spec(name) is not None)
-
-
-def _tried(trial: TrialFacts) -> str:
-    plan = _settings(trial.settings)
-    if trial.speedup is not None:
-        return f"compared {plan}: {trial.verdict}, {trial.speedup.mid:.2f}x in {trial.pairs} pairs"
-    if trial.pair_ratios:
-        return f"looked at {plan}: about {trial.pair_ratios[-1]:.3g}x"
-    return f"tried {plan}: {trial.verdict}, {trial.reason}"
-
-
-def _settings(plan: Mapping[str, Any]) -> str:
-    fixes = all_fixes()
-    return ", ".join(fixes[name].applied(value) if name in fixes else name for name, value in plan.items()) or "nothing"

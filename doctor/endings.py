@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 from fasttrain_doctor.errors import DoctorError, NothingMeasured, ScriptFailed
@@ -27,12 +28,21 @@ def unmeasured(session: Session, probe: Path, name: str, timeout: float, watched
         )
     session.child.drain()
     if status != 0:
-        how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        said = f"{name} failed before enough was measured ({how})"
+        said = f"{name} failed before enough was measured ({how(status)})"
         if (python := session.lacks_a_module()) is not None:
             said += f"; {python} lacks what it imports: --python chooses another"
         return ScriptFailed("script-failed", said)
     return NothingMeasured(*_nothing(name, read_probe(probe), watched))
+
+
+def how(status: int) -> str:
+    """Return how a process ended, from its exit status (negative: the signal that ended it)."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:  # a real-time signal
+        return f"killed by signal {-status}"
 
 
 def _nothing(name: str, recorded: Recorded, watched: Watched | None) -> tuple[str, str]:

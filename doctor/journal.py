@@ -109,9 +109,11 @@ def _lines(journal: Path) -> Iterator[dict[str, Any]]:
     with journal.open("rb") as lines:
         for line in lines:
             try:
-                yield json.loads(line)
-            except ValueError:
+                entry = json.loads(line)
+            except (ValueError, RecursionError):
                 continue
+            if isinstance(entry, dict) and isinstance(entry.get("op"), str) and isinstance(entry.get("path"), str):
+                yield entry
 
 
 def _restore(work: _Work, lines: list[dict[str, Any]]) -> None:
@@ -170,7 +172,7 @@ def _try(work: _Work, path: str, step: Callable[[_Work, dict[str, Any]], None], 
     """Do one step; one that fails must not keep the others from being done."""
     try:
         step(work, line)
-    except OSError as error:
+    except (OSError, KeyError, TypeError) as error:  # the latter: a line that was damaged
         work.failed = True
         work.unprotected.append((path, f"could not be put back: {error}"))
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import signal
 import subprocess
 import sys
 import termios
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from fasttrain_doctor import descendants, redact
+from fasttrain_doctor import descendants, interrupts, redact
 from fasttrain_doctor.descendants import TOKEN
 from fasttrain_doctor.environment import TRACKERS, child_environment
 from fasttrain_doctor.target import Command, parse_target
@@ -82,6 +80,7 @@ class Child:
         self._masters: list[int] = []
         self._pids: set[int] = set()
         self._segments: set[str] = set()
+        self._own: set[int] = set()  # children of ours before this one
         self._stopped = False
 
     def start(self) -> Self:
@@ -91,6 +90,7 @@ class Child:
             OSError: the program cannot be executed, or there is no process or descriptor left.
         """
         adopt_orphans()
+        self._own = set(descendants.adopted())
         self._watchdog = _start_watchdog(self._token, self._run_dir)
         try:
             self._launch()
@@ -205,8 +205,9 @@ class Child:
     def _find(self) -> list[descendants.Process]:
         if self._process is not None:
             self._process.poll()
-        spare = () if self._watchdog is None else (self._watchdog.pid,)
-        found = descendants.members(self._token, self._pids, spare)
+        spare = {*self._own, *(() if self._watchdog is None else (self._watchdog.pid,))}
+        # Daemons that cleared their environment came to us when their parents ended.
+        found = descendants.members(self._token, {*self._pids, *descendants.adopted()}, spare)
         self._pids.update(p.pid for p in found)
         return found
 
@@ -250,7 +251,7 @@ class Child:
         if self._stopped:
             return self.returncode
         self._stopped = True
-        with _deaf_to_interrupts():
+        with interrupts.deferred():
             if self._process is not None:
                 self.kill_all(grace)
             for tee in self._tees:
@@ -288,19 +289,6 @@ class Child:
         except (OSError, subprocess.TimeoutExpired):
             self._watchdog.kill()
             self._watchdog.wait()
-
-
-class _deaf_to_interrupts:  # noqa: N801  (reads as a statement)
-    """Ignore Ctrl-C while cleaning up, which takes seconds at most: an impatient second one must not leave orphans."""
-
-    def __enter__(self) -> None:
-        self._main = threading.current_thread() is threading.main_thread()
-        if self._main:
-            self._before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def __exit__(self, *_: object) -> None:
-        if self._main:
-            signal.signal(signal.SIGINT, self._before or signal.SIG_DFL)
 
 
 def adopt_orphans() -> bool:

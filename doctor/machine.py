@@ -93,7 +93,7 @@ def torch_of(python: str, facts: Machine) -> Machine:
         done = subprocess.run([python, str(script)], capture_output=True, text=True, timeout=60, check=True)
         build = TorchBuild(**json.loads(done.stdout.splitlines()[-1]))
     except (OSError, subprocess.SubprocessError, ValueError, TypeError, IndexError) as error:
-        raise UsageError("python-fails", f"{python} cannot be asked for its torch: {error}") from error
+        raise UsageError("python-fails", f"{python} does not run as a Python interpreter ({error})") from error
     return dataclasses.replace(facts, python=build.python, torch=build.torch, torch_cuda=build.cuda)
 
 

@@ -202,6 +202,11 @@ class RunWriter:
         """Note in ``run.json`` how the run ended."""
         write_whole(self.run.info_file, _json(asdict(replace(self.run.info(), status=status))))
 
+    def ended(self, status: Status) -> None:
+        """Note the end of a run that failed to be written; on a disk that takes not even this, the next command does."""
+        with suppress(DoctorError):
+            self.status(status)
+
     def machine(self, facts: Mapping[str, Any]) -> None:
         """Write ``machine.json``."""
         write_whole(self.run.machine_file, _json(facts))
@@ -295,7 +300,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise DoctorError("run-corrupt", f"{path}: missing; the run cannot be read") from error
     except OSError as error:
         raise DoctorError("run-corrupt", f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DoctorError("run-corrupt", f"{path}: not valid JSON ({error})") from error
     if not isinstance(document, dict):
         raise DoctorError("run-corrupt", f"{path}: holds no JSON object")

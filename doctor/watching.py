@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ STEPS = 60  # of the window, unless asked for otherwise
 WINDOW_SECONDS = 8.0  # after which fewer steps do, but no fewer than ENOUGH
 ENOUGH = 8
 MOST_SECONDS = 60.0  # after which FEWEST do, however slow the steps are
+SHARE = 0.3  # of the budget, if that is less
 FEWEST = 4  # three to measure and one to warm up
 ROUNDS = 3  # times that a window asked for is made longer because its beginning was warm-up
 
@@ -31,7 +33,7 @@ class Seen:
     ended: str | None
 
 
-def watch(session: Session, probe: Path, asked: int | None, timeout: float) -> Seen:
+def watch(session: Session, probe: Path, asked: int | None, timeout: float, budget: float) -> Seen:
     """Watch a window and understand it.
 
     Args:
@@ -39,14 +41,16 @@ def watch(session: Session, probe: Path, asked: int | None, timeout: float) -> S
         probe: where its processes write.
         asked: steps to measure past the warm-up; None: what a window of ``STEPS`` holds.
         timeout: seconds without an answer after which the loop counts as hung.
+        budget: seconds that the whole diagnosis may take.
     """
+    most = min(MOST_SECONDS, SHARE * budget)
     cost: float | None = None
     ended: str | None = None
     watched: Watched | None = None
     wanted = asked or STEPS
     for _ in range(ROUNDS if asked else 1):
         try:
-            cost = _observe(session, wanted, timeout, patient=asked is not None)
+            cost = _observe(session, wanted, timeout, math.inf if asked is not None else most)
         except SessionEnded as error:
             ended = error.reason
         recorded = read_probe(probe)
@@ -59,8 +63,8 @@ def watch(session: Session, probe: Path, asked: int | None, timeout: float) -> S
     return Seen(watched, recorded.degraded(), overhead, ended)
 
 
-def _observe(session: Session, wanted: int, timeout: float, *, patient: bool) -> float:
-    """Let the loop run; returns the cost of a record in ns. ``patient``: for as long as it takes.
+def _observe(session: Session, wanted: int, timeout: float, most: float) -> float:
+    """Let the loop run; returns the cost of a record in ns. ``most``: seconds after which FEWEST steps do.
 
     Raises:
         SessionEnded: the script ended or hung.
@@ -69,7 +73,8 @@ def _observe(session: Session, wanted: int, timeout: float, *, patient: bool) ->
     seen, cost = 0, 0.0
     while seen < wanted:
         took = time.monotonic() - began
-        enough = ENOUGH if took <= MOST_SECONDS else FEWEST
+        enough = ENOUGH if took <= most else FEWEST
+        patient = most == math.inf
         if not patient and took > WINDOW_SECONDS and seen >= enough:
             break
         steps = wanted - seen if patient or took <= WINDOW_SECONDS else max(1, min(wanted, enough) - seen)

@@ -26,13 +26,25 @@ class Driven:
         again: starts a new one, paused at a border; raises SessionEnded when there is to be none.
         workers: the script's own num_workers.
         batch: samples per step, where known.
+        patience: seconds beyond a block's own limit after which the loop counts as hung.
+        failed: told the exit status of a script that failed with nothing changed in it.
     """
 
-    def __init__(self, session: Session, again: Callable[[str], Session], workers: int, batch: float | None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        again: Callable[[str], Session],
+        workers: int,
+        batch: float | None,
+        *,
+        patience: Callable[[], float] = lambda: HANG_SECONDS,
+        failed: Callable[[int], None] | None = None,
+    ) -> None:
         self._session = session
         self._again = again
         self._workers = workers
         self._batch = batch
+        self._patience, self._failed = patience, failed
         self._names: dict[str, str] = {}
         self._heavy: list[str] = []
         self.touched: dict[str, str] = {}
@@ -80,6 +92,8 @@ class Driven:
                 return self._ask(plan, replay, steps)
             except SessionEnded as ended:
                 status = self._session.child.wait(2)
+                if status and self._failed is not None and not (plan or replay):
+                    self._failed(status)
                 self._session = self._again(ended.reason)
                 self._names.clear()
                 self._heavy.clear()
@@ -100,7 +114,7 @@ class Driven:
                 "seconds": BLOCK_SECONDS,
                 "warm": warm,
             },
-            2 * BLOCK_SECONDS + HANG_SECONDS,
+            2 * BLOCK_SECONDS + self._patience(),
         )
         if "failed" in answer:
             self._close(name)

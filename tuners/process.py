@@ -49,8 +49,10 @@ def run_fresh(setup: Setup, count: int, warm: int, timeout: float) -> Fresh:
             raise ArmFailed(f"the script took no step ({_how(status)})")
         startup = time.monotonic() - session.started
         try:
-            answer = session.ask({"do": "run", "steps": count, "seconds": LIMIT, "warm": warm}, 2 * LIMIT + HANG)
-            losses = session.ask({"do": "losses"}, HANG)
+            answer = session.ask(
+                {"do": "run", "steps": count, "seconds": LIMIT, "warm": warm}, 2 * LIMIT + min(HANG, timeout)
+            )
+            losses = session.ask({"do": "losses"}, min(HANG, timeout))
         except SessionEnded as ended:
             status = session.child.wait(5)
             if status != 0:

@@ -31,6 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from fasttrain_doctor import interrupts
 from fasttrain_doctor.launch import Child, Command, Streams, child_environment
 from fasttrain_doctor.tuners.bench import SessionEnded
 from fasttrain_doctor.tuners.fixes import Plan
@@ -188,6 +189,10 @@ class Session:
 
     def stop(self) -> int | None:
         """Stop the script for good; returns its exit status when it had ended by itself."""
+        with interrupts.deferred():
+            return self._stop()
+
+    def _stop(self) -> int | None:
         status = self.child.poll()
         if status is None:
             self.stopped_by_us = True
