@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -250,10 +251,6 @@ def create_run(out: Path | None, script: str, command: list[str] | None = None) 
             home.chmod(0o700)
             _ignore(home)
         folder = _new_folder(runs, name)
-        _ignore(folder)
-        run = Run(folder)
-        for part in (run.probe, run.kept, run.created, run.trials):
-            part.mkdir(mode=0o700)
         info = RunInfo(
             schema=SCHEMA,
             tool=__version__,
@@ -262,9 +259,21 @@ def create_run(out: Path | None, script: str, command: list[str] | None = None) 
             started=now.isoformat(timespec="seconds"),
             status="running",
         )
-        write_whole(run.info_file, _json(asdict(info)))
-        point(runs / LATEST, folder.name)
-    return RunWriter(run)
+        try:
+            _fill(Run(folder), info)
+            with explained(runs / LATEST):
+                point(runs / LATEST, folder.name)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)  # no half-made run is left to be listed
+            raise
+    return RunWriter(Run(folder))
+
+
+def _fill(run: Run, info: RunInfo) -> None:
+    _ignore(run.folder)
+    for part in (run.probe, run.kept, run.created, run.trials):
+        part.mkdir(mode=0o700)
+    write_whole(run.info_file, _json(asdict(info)))
 
 
 def load(target: str | Path | None = None, *, folder: Path | None = None) -> Run:

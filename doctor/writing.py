@@ -40,8 +40,13 @@ def point(link: Path, target: str) -> None:
     beside = link.with_name(f".{link.name}.{os.getpid()}.tmp")
     with suppress(FileNotFoundError):
         beside.unlink()
-    beside.symlink_to(target)
-    beside.replace(link)
+    try:
+        beside.symlink_to(target)
+        beside.replace(link)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink()
+        raise
 
 
 @contextmanager

@@ -138,6 +138,25 @@ def test_neither_a_name_that_is_no_text_nor_an_ascii_terminal_matters(doctor: Do
     assert result.diagnosis.step is not None
 
 
+def test_what_a_script_puts_in_place_of_the_libraries_functions_is_not_used(doctor: Doctor) -> None:
+    faster = (
+        "import json; json.dumps = json.loads = lambda *a, **k: b'{}'; time.perf_counter_ns = time.time = lambda: 0"
+    )
+    result = doctor(loop(before=faster, each="if step == 20: sys.exit()"))
+    assert result.code == 0, result.stderr
+    assert result.diagnosis.step is not None
+    assert not result.diagnosis.degraded
+
+
+def test_a_run_that_cannot_be_made_leaves_none(doctor: Doctor) -> None:
+    in_the_way = doctor.folder / ".fasttrain-doctor" / "runs" / "latest"
+    in_the_way.mkdir(parents=True)
+    result = doctor("")
+    assert result.code == 5
+    assert "error[output-unwritable]" in result.stderr
+    assert [entry.name for entry in in_the_way.parent.iterdir()] == ["latest"]
+
+
 def test_run_hands_a_schedulers_signal_to_the_script(doctor: Doctor) -> None:
     (doctor.folder / "fasttrain.toml").write_text('["train.py"]\neffect = "exact"\n')
     saves = "import signal, sys, time\nsignal.signal(15, lambda *_: (print('saved', flush=True), sys.exit(9)))\n"

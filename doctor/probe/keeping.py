@@ -23,6 +23,7 @@ _FICLONE = 0x40049409  # linux/fs.h: share the blocks of a file, copied only whe
 _open, _close, _read, _write = os.open, os.close, os.read, os.write
 _link, _unlink, _replace, _statvfs, _getpid = os.link, os.unlink, os.replace, os.statvfs, os.getpid
 _now = time.time_ns
+_dumps = json.dumps
 
 
 class Keeper:
@@ -41,7 +42,7 @@ class Keeper:
 
     def note(self, op: str, path: str, safe: bool = False, **more: object) -> None:
         """Append one line to the journal; ``safe``: not before it is on disk does this return."""
-        line = json.dumps({"op": op, "path": path, "at": _now(), **more}) + "\n"
+        line = _dumps({"op": op, "path": path, "at": _now(), **more}) + "\n"
         _write(self._journal, line.encode())
         if safe:
             os.fsync(self._journal)
