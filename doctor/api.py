@@ -23,6 +23,7 @@ from fasttrain_doctor.evidence import Effect
 from fasttrain_doctor.launch import Command, Streams, parse_target
 from fasttrain_doctor.progress import Progress
 from fasttrain_doctor.run import Run, RunWriter, load
+from fasttrain_doctor.writing import full
 
 if TYPE_CHECKING:
     from fasttrain_doctor.diagnosing import Limits
@@ -114,19 +115,26 @@ def diagnose(target: list[str], options: Options | None = None) -> Outcome:
             except (ScriptFailed, NothingMeasured) as ending:
                 error, code = ending, ending.exit
                 case.failed = str(ending)
+            except OSError as failure:
+                if not full(failure):
+                    raise
+                error = DoctorError("disk-full", f"{run.folder}: no space left to write it; free some or use --out DIR")
+                code = error.exit
             finally:
                 work.clean()
                 work.compare_folders()
             if case.interrupted:
-                work.salvage()
+                work.salvage("the diagnosis was interrupted")
+            elif code == Exit.OURS:
+                work.salvage("the disk was full")
             case.seconds = time.monotonic() - began
             return _finish(writer, case, code, error)
         except KeyboardInterrupt:
             writer.ended("interrupted")
             raise
-        except OSError as error:
+        except OSError as failure:
             if not run.folder.is_dir():
-                raise DoctorError("run-removed", f"{run.folder}: was removed while the script ran") from error
+                raise DoctorError("run-removed", f"{run.folder}: was removed while the script ran") from failure
             writer.ended("failed")
             raise
         except Exception:

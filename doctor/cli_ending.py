@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import select
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fasttrain_doctor.errors import DoctorError, Exit
+from fasttrain_doctor.writing import full
 
 if TYPE_CHECKING:
     from fasttrain_doctor.api import Outcome
@@ -124,7 +124,7 @@ def _reader_left() -> bool:
 
 def _about_files(error: OSError) -> int:
     """Say what is wrong with the user's disk or folder; anything else is a fault of ours."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if full(error):
         _say("disk-full", f"{error.filename or 'standard output'}: no space left to write it")
         with suppress(OSError):  # what could not be written is still in its buffer: nothing more may be tried with it
             os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)

@@ -190,15 +190,15 @@ class Diagnosing:
                     known.add(changed.path)
                     self.case.unprotected.append(Change(path=changed.path, what=changed.what))
 
-    def salvage(self) -> None:
-        """Make what can be made of a window that was interrupted."""
+    def salvage(self, why: str) -> None:
+        """Make what can be made of a diagnosis that was cut short."""
         if self.case.watched is None:
             self.case.watched = gather.understand(read_probe(self.writer.run.probe))
         if self.case.watched is None:
-            self.case.failed = "it was interrupted before three whole steps had run"
+            self.case.failed = f"{why} before three whole steps had run"
         elif not self.case.findings:
             self.judge()
-        self.case.missing("trials", "the diagnosis was interrupted")
+        self.case.missing("trials", why)
 
     # -- stages -----------------------------------------------------------------------------------------------------
 

@@ -49,13 +49,18 @@ def point(link: Path, target: str) -> None:
         raise
 
 
+def full(error: OSError) -> bool:
+    """Tell whether there was no space, or no more of a quota."""
+    return error.errno in _FULL
+
+
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Turn an OSError of the block into a ``disk-full`` or ``output-unwritable`` DoctorError about ``path``."""
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if full(error):
             raise DoctorError("disk-full", f"{path}: no space left to write it; free some or use --out DIR") from error
         why = error.strerror or type(error).__name__
         raise DoctorError(
