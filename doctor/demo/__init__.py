@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -39,6 +40,9 @@ def prepare(folder: Path) -> str:
 def place(*, keep: bool) -> Iterator[str]:
     """Make the demo in a temporary folder and work there; yield a line that says what is there.
 
+    The script gets one compute thread, as torchrun gives it, unless OMP_NUM_THREADS says otherwise: on a small machine
+    a second one would fight with the loader's workers over the cores.
+
     Afterwards the photos go, unless ``keep``; the run and its report stay. Without a run all goes.
 
     Raises:
@@ -48,8 +52,9 @@ def place(*, keep: bool) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="fasttrain-doctor-demo-"))
     try:
         said = prepare(folder)
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
         with contextlib.chdir(folder):
-            yield said
+            yield f"{said}, OMP_NUM_THREADS={os.environ['OMP_NUM_THREADS']}"
     finally:
         if not keep:
             shutil.rmtree(folder / PHOTOS, ignore_errors=True)

@@ -65,7 +65,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=90)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--image-size", type=int, default=128)
+    parser.add_argument("--image-size", type=int, default=96)
     parser.add_argument("--checkpoint", default="checkpoint.pt")
     args = parser.parse_args()
 
