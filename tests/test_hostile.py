@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fasttrain_doctor import journal
-from fasttrain_doctor.probe import commands
+from fasttrain_doctor.probe import commands, segments
 from fasttrain_doctor.probe.loop import Loop
 from tests.conftest import Doctor, environment
 
@@ -199,6 +199,14 @@ def test_a_report_that_cannot_be_made_does_not_end_the_script(monkeypatch: pytes
     monkeypatch.setattr(loop, "program", Full())
     assert "No space left" in commands.reported(loop)["failed"]
     assert loop.program is None
+
+
+def test_only_what_the_killed_left_in_shared_memory_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(segments, "_SHM", str(tmp_path))
+    for name in ("torch_12_1_0", "torch_123_1_0", "torch_12", "sem.mp-12", "other_12_1"):
+        (tmp_path / name).touch()
+    segments.remove([12])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other_12_1", "sem.mp-12", "torch_12", "torch_123_1_0"]
 
 
 def test_a_torn_journal_keeps_nothing_from_being_restored(tmp_path: Path) -> None:

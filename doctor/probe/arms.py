@@ -10,10 +10,9 @@ import atexit
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
-from fasttrain_doctor.probe import loading, replay
+from fasttrain_doctor.probe import loading, replay, segments
 from fasttrain_doctor.probe.applied import Applied
 from fasttrain_doctor.probe.loop import Key, Loop
 from fasttrain_doctor.probe.recorder import clock
@@ -90,17 +89,9 @@ class Arm:
             self.signal(signal.SIGCONT)
             for worker in workers:
                 worker.join(2)
-                _unlink(f"torch_{worker.pid}_")
+            segments.remove([worker.pid for worker in workers if worker.pid is not None])
         self.iterator = None
         self.applied.close()
-
-
-def _unlink(prefix: str) -> None:
-    """Remove what a killed worker had made in shared memory and not yet handed over."""
-    for name in os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else ():  # noqa: S108  the kernel's own
-        if name.startswith(prefix):
-            with suppress(OSError):
-                os.unlink(f"/dev/shm/{name}")  # noqa: S108
 
 
 _arms: dict[str, Arm] = {}

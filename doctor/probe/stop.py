@@ -6,6 +6,10 @@ import os
 import signal
 import sys
 
+from fasttrain_doctor.probe import segments
+
+_GOING = 1.0  # seconds a killed process may take to go
+
 
 def stop(code: int) -> None:
     """End this process now. Its epoch counters are no longer its own, so it must not go on or clean up as if done."""
@@ -43,10 +47,15 @@ def kill_children() -> None:
     except Exception:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    killed = []
     for child in multiprocessing.active_children():
         if child.pid is not None:
+            killed.append(child)
             for number in (signal.SIGKILL, signal.SIGCONT):
                 try:
                     os.kill(child.pid, number)
                 except OSError:
                     continue
+    for child in killed:
+        child.join(_GOING)
+    segments.remove([child.pid for child in killed if child.pid is not None])
