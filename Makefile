@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install
 
-.PHONY: demo test lint types unit format clean
+.PHONY: demo test lint types unit bench-workers bench-fixes format clean
 
 demo: .venv/.vision
 	$(BIN)/fasttrain-doctor demo
@@ -24,6 +24,15 @@ types: .venv/.test
 unit: .venv/.test
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not alone"
 	$(BIN)/pytest -m alone
+
+# Programs that print what they measure; never part of the tests.
+bench-workers: .venv/.test
+	$(BIN)/python -m tests.bench_workers
+
+bench-fixes: .venv/.test
+	$(BIN)/python -m tests.measure_fixes workers
+	$(BIN)/python -m tests.measure_fixes fused
+	$(BIN)/python -m tests.measure_fixes amp
 
 format: .venv/.test
 	$(BIN)/ruff format .

@@ -153,9 +153,9 @@ for _ in range(100):
     )
     plan = {"dataloader-workers": {"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True}}
     block = {"do": "block", "plan": plan, "replay": None, "seconds": 30, "warm": 4, "steps": 8}
-    assert found.ask({**block, "arm": "a"}, 60)["steps"] == 8
+    assert found.ask({**block, "arm": "a"}, 90)["done"] == "block"
     found.ask({"do": "close", "arm": "a"}, 30)
-    assert found.ask({**block, "arm": "b"}, 60)["steps"] == 8
+    assert found.ask({**block, "arm": "b"}, 90)["done"] == "block"
     found.stop()
     assert list(scratch.glob("pymp-*")) == []
 
