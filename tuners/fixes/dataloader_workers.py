@@ -65,7 +65,7 @@ def _most(loader: Loader, machine: Machine, demand: _Demand, world: int) -> int:
     if demand.cpu > 0 and work > 0:
         step = demand.compute + work
         free = max(cores - demand.compute / step, 0.5)  # the training thread keeps its own
-        caps.append(max(1, math.ceil(free / (demand.cpu / work))))
+        caps.append(max(1, math.ceil(min(free * work / demand.cpu, MOST_WORKERS))))
     held = (loader.batch_bytes or 0) * (loader.prefetch_factor or 2)
     if machine.memory_free is not None:
         caps.append(int(machine.memory_free * MEMORY_SHARE / world / (WORKER_BYTES + held)))
