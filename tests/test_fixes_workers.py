@@ -36,6 +36,10 @@ def test_a_loader_that_computes_gets_no_more_than_the_cores() -> None:
     assert max(counts(waiting(io=0.0, prepare=0.064, machine=replace(TWO, cores=0.5)))) == 1
 
 
+def test_a_vanishing_share_of_computing_is_no_infinity_of_workers() -> None:
+    assert max(counts(evidence(io=1.0, prepare=5e-324, contention=0.0))) > 16
+
+
 def test_half_waiting_lies_between() -> None:
     assert max(counts(waiting(io=0.032, prepare=0.032))) == 4
 
