@@ -10,25 +10,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fasttrain_doctor import endings, gather, journal, snapshot, watching
+from fasttrain_doctor import endings, gather, journal, judging, profiling, snapshot, watching
 from fasttrain_doctor.case import Case
 from fasttrain_doctor.diagnosis import Change, TrialFacts
 from fasttrain_doctor.errors import DoctorError, NothingMeasured, UsageError
-from fasttrain_doctor.evidence import Effect, Evidence
+from fasttrain_doctor.evidence import Effect
 from fasttrain_doctor.launch import Command, Streams
 from fasttrain_doctor.progress import Progress
 from fasttrain_doctor.recorded import read_probe
-from fasttrain_doctor.rules import diagnose as find
 from fasttrain_doctor.run import RunWriter
 from fasttrain_doctor.tried import said
 from fasttrain_doctor.tuners.arms import USED_UP
 from fasttrain_doctor.tuners.bench import SessionEnded
 from fasttrain_doctor.tuners.driven import HANG_SECONDS, Driven
-from fasttrain_doctor.tuners.fixes import Plan, all_fixes
+from fasttrain_doctor.tuners.fixes import Plan
 from fasttrain_doctor.tuners.process import STEADY, WINDOW
 from fasttrain_doctor.tuners.session import Session, Setup
 
-PROFILED = 4
 DATA_WORTH = 0.02  # a share of the step below which the replay floor has nothing to say
 MOST_STARTS = 6  # new processes a search may need where the script is short
 FLOOR_STEPS = 8
@@ -96,10 +94,10 @@ class Diagnosing:
                 why = f"{world} ranks train together: blocks of one rank alone compare nothing"
                 case.missing("floor", why)
                 case.missing("trials", why)
-                self.deep(session)
+                profiling.profile(self, session)
                 self.judge()
                 return
-            self.deep(session)
+            profiling.profile(self, session)
             bench = self._bench(session)
             self.replay(bench)
             self.judge()
@@ -251,44 +249,6 @@ class Diagnosing:
         if what not in self.case.degraded:
             self.case.degraded.append(what)
 
-    def deep(self, session: Session) -> None:
-        """Profile a few steps; what could not be read is noted."""
-        watched = self.case.watched
-        assert watched is not None
-        expected = watched.breakdown.mean * PROFILED
-        if expected > 0.25 * max(self.left(), 1.0):
-            self.case.missing("operators", f"{PROFILED} profiled steps would take {expected:.0f} s")
-            return
-        path = self.writer.run.trace()
-        self.progress.say(f"profiling {PROFILED} steps")
-        try:
-            answer = session.ask(
-                {"do": "profile", "steps": PROFILED, "path": str(path)}, self.patience() + 20 + 20 * expected
-            )
-        except SessionEnded as ended:
-            self.case.missing("operators", ended.reason)
-            if status := session.child.wait(2):
-                self.note_failure(endings.how(status))
-            return
-        if "failed" in answer:
-            self.case.missing("operators", str(answer["failed"]))
-            return
-        self.read_trace(path)
-
-    def read_trace(self, path: Path) -> None:
-        """Read the deep pass's trace."""
-        from fasttrain_doctor.trace import operators
-        from fasttrain_doctor.trace_device import device_metrics
-        from fasttrain_doctor.trace_read import read
-
-        try:
-            trace = read(path)
-            self.case.trace = path.name
-            self.case.operators = operators(trace)
-            self.case.device = device_metrics(trace)
-        except DoctorError as error:
-            self.case.missing("operators", str(error))
-
     def _bench(self, session: Session) -> Driven:
         watched = self.case.watched
         assert watched is not None
@@ -326,23 +286,7 @@ class Diagnosing:
 
     def judge(self) -> None:
         """Let the rules look at what is known."""
-        watched = self.case.watched
-        assert watched is not None
-        self.case.evidence = Evidence(
-            machine=self.case.machine,
-            breakdown=watched.breakdown,
-            loader=watched.loader,
-            optimizers=watched.optimizers,
-            model=watched.model,
-            floor=self.case.floor,
-            operators=tuple(self.case.operators or ()),
-            device=self.case.device,
-            packages=_packages(self.command),
-            framework=watched.framework,
-            world=watched.ranks.world,
-            spans=watched.spans,
-        )
-        self.case.findings = find(self.case.evidence)
+        judging.judge(self.case, self.command)
         for rule, finding in self.case.findings:
             self.progress.say(f"{rule.code} {rule.name}: {finding.message}")
 
@@ -386,14 +330,3 @@ class Diagnosing:
         from fasttrain_doctor.confirming import confirm_plan
 
         confirm_plan(self)
-
-
-def _packages(command: Command) -> frozenset[str]:
-    """Return which packages some fix needs are there for the script: looked up here when its interpreter is ours."""
-    import sys
-    from importlib.util import find_spec
-
-    if command.argv[0] != sys.executable:
-        return frozenset()
-    needed = {name for fix in all_fixes().values() for name in fix.needs}
-    return frozenset(name for name in needed if find_spec(name) is not None)

@@ -204,6 +204,120 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
+class HotLine:
+    """A line of the user's own code and the wall time spent in it, callees outside the user's code included."""
+
+    file: str
+    line: int
+    function: str
+    seconds: float  # per sample in the loader, per step in the loop
+
+    @property
+    def place(self) -> str:
+        """``file:line``."""
+        return f"{self.file}:{self.line}"
+
+
+# What the time of one sample goes to, in order: the sampler's draw, opening and reading (blocked in the kernel), decoding
+# (in an imaging, audio or compression library), the transforms, the rest of __getitem__, collation, sending the batch
+# from worker to main process (pickling and unpickling), copying it into pinned memory.
+STAGES = ("sampler", "read", "decode", "transform", "item", "collate", "transfer", "pin")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a short look inside showed: stacks sampled in every process, transforms timed one by one.
+
+    ``stages`` hold seconds per training sample, None where a stage could not be seen; ``transforms`` likewise, in order
+    of their first call. ``blocked_on_lock`` is the share, in 0..1, of the time in which fetches were blocked that went
+    into waiting for a lock. ``opens``, ``read_calls`` and ``read_bytes`` are per training sample.
+    """
+
+    samples: int  # training samples fetched meanwhile, in all processes
+    steps: int
+    stages: Mapping[str, float | None] = field(default_factory=dict)
+    transforms: tuple[tuple[str, float], ...] | None = None
+    item_lines: tuple[HotLine, ...] = ()
+    loop_lines: tuple[HotLine, ...] = ()
+    blocked_on_lock: float | None = None
+    lock_place: str | None = None  # file:line of the user's that waited for the lock most
+    opens: float | None = None
+    read_calls: float | None = None
+    read_bytes: float | None = None
+    storage_bytes: float | None = None  # per sample, of read_bytes: what came from a device, not from the page cache
+
+
+@dataclass(frozen=True, slots=True)
+class Fetches:
+    """What the always-on records say of the training loader's fetches in the window.
+
+    Seconds per training sample unless said otherwise; ``tail`` is the share, in 0..1, of all item time that is more than
+    ``TAIL`` times the median sample: what would go if no sample were slow.
+    """
+
+    samples: int
+    item: float | None  # __getitem__
+    collate: float | None
+    median: float | None  # of one sample
+    slowest: float | None  # sample, in seconds
+    slowest_index: int | None  # its index in the data set
+    tail: float | None
+    slow_share: float | None  # of samples that are slow, in 0..1; None: not known
+    busy: float | None = None  # share of the workers' time spent fetching; None: no workers
+    idle: float | None = None  # share of it spent waiting for work, because the queue was full
+    unpack: float | None = None  # CPU seconds per step the training thread spends taking batches out of the queue
+    pack: float | None = None  # CPU seconds per step of all workers that pickling and sending takes
+
+
+TAIL = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """The machine during the window, from the parent's samples. Shares in 0..1, rates per second."""
+
+    cpu: float | None = None  # share of the time in which some task waited for a CPU (PSI)
+    io: float | None = None  # likewise for storage
+    memory: float | None = None
+    throttled: float | None = None  # seconds per second that the control group's quota held it back
+    disk_read: float | None = None  # bytes per second from devices
+    tree_cpu: float | None = None  # cores kept busy by the script's processes
+    growth: float | None = None  # bytes of resident memory per second, of the script's processes; None: no clear trend
+    gpu_slowed_by: tuple[tuple[str, float], ...] = ()  # reason -> share of the samples; idle and user settings left out
+    gpu_busy: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochCost:
+    """What an epoch costs besides its training steps, in seconds; None: not seen in the window."""
+
+    batches: int | None
+    start: float | None = None  # making the iterator and its workers, and the first batch beyond a usual wait
+    eval: float | None = None
+    checkpoint: float | None = None
+    logging: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Host-to-device copies the script issued per step; seconds are the host's."""
+
+    pageable: float  # seconds in copies from pageable memory
+    blocking: float  # seconds in copies from pinned memory without non_blocking
+    pageable_bytes: float
+    blocking_bytes: float
+    place: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Debug:
+    """A mode meant for debugging that was on in the training process, e.g. "anomaly detection"; how it was seen."""
+
+    name: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """Everything a rule or a fix may judge by."""
 
@@ -221,3 +335,15 @@ class Evidence:
     spans: Mapping[str, tuple[tuple[str, float], ...]] = field(
         default_factory=dict
     )  # part of other -> (file:line, s/step)
+    look: Look | None = None
+    fetches: Fetches | None = None
+    pressure: Pressure | None = None
+    epoch: EpochCost | None = None
+    copies: Copies | None = None
+    debug: tuple[Debug, ...] | None = None  # None: not asked
+    threads: int | None = None  # intra-op threads of the training process at the end of the window
+    worker_threads: int | None = None  # of a worker; torch sets 1, a script may not
+    queued: float | None = None  # share of the step that the training thread was runnable but waited for a CPU
+    trend: float | None = None  # growth of the step over the window, as a share of the mean; None: no clear trend
+    batch_tensors: int | None = None  # tensors in one batch
+    batch_objects: int | None = None  # Python objects in one batch that are no tensors (numbers, strings)
