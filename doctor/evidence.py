@@ -347,3 +347,12 @@ class Evidence:
     trend: float | None = None  # growth of the step over the window, as a share of the mean; None: no clear trend
     batch_tensors: int | None = None  # tensors in one batch
     batch_objects: int | None = None  # Python objects in one batch that are no tensors (numbers, strings)
+
+    def share_of_epoch(self, seconds: float | None) -> float | None:
+        """Return which share of an epoch ``seconds`` beside its steps are; None where either is not known."""
+        epoch, step = self.epoch, self.breakdown
+        if seconds is None or epoch is None or epoch.batches is None or step.batches_per_step <= 0:
+            return None
+        steps = epoch.batches / step.batches_per_step * step.mean
+        whole = steps + sum(x or 0.0 for x in (epoch.start, epoch.eval, epoch.checkpoint, epoch.logging))
+        return min(1.0, seconds / whole) if whole > 0 else None
