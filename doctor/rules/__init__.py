@@ -7,17 +7,23 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Literal
 
 from fasttrain_doctor.evidence import Evidence
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a rule saw. ``lost`` is the share of the mean step that would go if this did: a bound, not a promise."""
+    """What a rule saw. ``lost`` is the share that would go if this did: a bound, not a promise.
+
+    It is a share ``of`` the mean step, or of an epoch where the cost lies between steps. 0: a warning of what costs no
+    time yet.
+    """
 
     message: str
     lost: float
     evidence: Mapping[str, object] = field(default_factory=dict)
+    of: Literal["step", "epoch"] = "step"
 
 
 @dataclass(frozen=True, slots=True)
