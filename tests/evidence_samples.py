@@ -10,16 +10,24 @@ from hypothesis import strategies as st
 
 from fasttrain_doctor.evidence import (
     OTHER_PARTS,
+    STAGES,
     Breakdown,
+    Copies,
+    Debug,
     Device,
+    EpochCost,
     Evidence,
+    Fetches,
     Floor,
     Gpu,
+    HotLine,
     Loader,
+    Look,
     Machine,
     Model,
     Optimizer,
     Phase,
+    Pressure,
 )
 
 CPU = Machine(cores=16, logical_cores=16, memory=64 << 30, torch="2.14.1", cpu_flags=("avx2",))
@@ -52,6 +60,32 @@ IDLE = Device(
     h2d_pageable_bytes=0,
     h2d_pinned_bytes=0,
 )
+
+# What nothing is wrong with: tests name only what they change, by ``replace``.
+LOOK = Look(
+    samples=640,
+    steps=10,
+    stages=dict.fromkeys(STAGES, 0.0),
+    transforms=(),
+    blocked_on_lock=0.0,
+    opens=0.0,
+    read_calls=0.0,
+    read_bytes=0.0,
+    storage_bytes=0.0,
+)
+FETCHES = Fetches(
+    samples=3840,
+    item=0.0004,
+    collate=0.00001,
+    median=0.0004,
+    slowest=0.0006,
+    slowest_index=17,
+    tail=0.0,
+    slow_share=0.0,
+)
+PRESSURE = Pressure(cpu=0.0, io=0.0, memory=0.0, throttled=0.0, disk_read=0.0, tree_cpu=1.0)
+EPOCH = EpochCost(batches=100)
+COPIES = Copies(pageable=0.0, blocking=0.0, pageable_bytes=0.0, blocking_bytes=0.0)
 
 
 def breakdown(
@@ -96,6 +130,18 @@ def evidence(
     floor: Floor | None = None,
     spans: Mapping[str, tuple[tuple[str, float], ...]] | None = None,
     contention: float | None = None,
+    look: Look | None = None,
+    fetches: Fetches | None = None,
+    pressure: Pressure | None = None,
+    epoch: EpochCost | None = None,
+    copies: Copies | None = None,
+    debug: tuple[Debug, ...] | None = None,
+    threads: int | None = None,
+    worker_threads: int | None = None,
+    queued: float | None = None,
+    trend: float | None = None,
+    batch_tensors: int | None = None,
+    batch_objects: int | None = None,
     **phases: float | None,
 ) -> Evidence:
     """Evidence of a step made of ``phases``; ``loader``, ``model``, ``update``, ``device`` hold what differs from the samples above."""
@@ -108,12 +154,88 @@ def evidence(
         device=None if device is None else replace(IDLE, **device),
         floor=floor,
         spans=spans or {},
+        look=look,
+        fetches=fetches,
+        pressure=pressure,
+        epoch=epoch,
+        copies=copies,
+        debug=debug,
+        threads=threads,
+        worker_threads=worker_threads,
+        queued=queued,
+        trend=trend,
+        batch_tensors=batch_tensors,
+        batch_objects=batch_objects,
     )
 
 
 _seconds = st.none() | st.floats(0, 2)
 _share = st.floats(0, 1)
 _names = st.text(min_size=1, max_size=200)
+_count = st.integers(0, 1 << 40)
+_maybe_share = st.none() | _share
+_rate = st.none() | st.floats(0, 1e12)
+_lines = st.lists(
+    st.builds(HotLine, file=_names, line=st.integers(0, 10**6), function=_names, seconds=st.floats(0, 2)), max_size=3
+).map(tuple)
+_looks = st.builds(
+    Look,
+    samples=_count,
+    steps=_count,
+    stages=st.dictionaries(st.sampled_from(STAGES), _seconds),
+    transforms=st.none() | st.lists(st.tuples(_names, st.floats(0, 2)), max_size=3).map(tuple),
+    item_lines=_lines,
+    loop_lines=_lines,
+    blocked_on_lock=_maybe_share,
+    lock_place=st.none() | _names,
+    opens=_rate,
+    read_calls=_rate,
+    read_bytes=_rate,
+    storage_bytes=_rate,
+)
+_fetches = st.builds(
+    Fetches,
+    samples=_count,
+    item=_seconds,
+    collate=_seconds,
+    median=_seconds,
+    slowest=_seconds,
+    slowest_index=st.none() | _count,
+    tail=_maybe_share,
+    slow_share=_maybe_share,
+    busy=_maybe_share,
+    idle=_maybe_share,
+    unpack=_seconds,
+    pack=_seconds,
+)
+_pressures = st.builds(
+    Pressure,
+    cpu=_maybe_share,
+    io=_maybe_share,
+    memory=_maybe_share,
+    throttled=st.none() | st.floats(0, 512),
+    disk_read=_rate,
+    tree_cpu=st.none() | st.floats(0, 512),
+    growth=st.none() | st.floats(-1e12, 1e12),
+    gpu_slowed_by=st.lists(st.tuples(_names, _share), max_size=3).map(tuple),
+    gpu_busy=_maybe_share,
+)
+_epochs = st.builds(
+    EpochCost,
+    batches=st.none() | _count,
+    start=_seconds,
+    eval=_seconds,
+    checkpoint=_seconds,
+    logging=_seconds,
+)
+_copies = st.builds(
+    Copies,
+    pageable=st.floats(0, 2),
+    blocking=st.floats(0, 2),
+    pageable_bytes=st.floats(0, 1e12),
+    blocking_bytes=st.floats(0, 1e12),
+    place=st.none() | _names,
+)
 
 
 @st.composite
@@ -168,4 +290,16 @@ def evidences(draw: st.DrawFn) -> Evidence:
         device=draw(st.none() | device),
         floor=draw(st.none() | st.builds(Floor, free=_seconds, ready=_seconds, baseline=_seconds)),
         spans=draw(st.fixed_dictionaries({"sync": places, "logging": places})),
+        look=draw(st.none() | _looks),
+        fetches=draw(st.none() | _fetches),
+        pressure=draw(st.none() | _pressures),
+        epoch=draw(st.none() | _epochs),
+        copies=draw(st.none() | _copies),
+        debug=draw(st.none() | st.lists(st.builds(Debug, name=_names, how=_names), max_size=2).map(tuple)),
+        threads=draw(st.none() | st.integers(1, 4096)),
+        worker_threads=draw(st.none() | st.integers(1, 4096)),
+        queued=draw(_maybe_share),
+        trend=draw(st.none() | st.floats(-2, 1e6)),
+        batch_tensors=draw(st.none() | st.integers(0, 10**6)),
+        batch_objects=draw(st.none() | st.integers(0, 10**6)),
     )
