@@ -96,7 +96,7 @@ def _innermost(records: Sequence[Record], start: int, end: int) -> list[Piece]:
             at = time
 
     for r in records:
-        if r.t1 <= start or r.t0 >= end or r.kind in (Kind.ITERATOR, Kind.DEVICE):
+        if r.t1 <= start or r.t0 >= end or r.kind in _NO_PIECE:
             continue
         while stack and stack[-1].t1 <= r.t0:
             upto(stack[-1].t1)
@@ -134,6 +134,7 @@ _PLAIN = {
     Kind.COPY: "h2d",
     Kind.MARK: "pause",
 }
+_NO_PIECE = frozenset({Kind.ITERATOR, Kind.DEVICE, Kind.ITEMS, Kind.BETWEEN})
 _TELLING = frozenset({Kind.NEXT, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER})
 _COMPUTING = _TELLING - {Kind.NEXT}
 

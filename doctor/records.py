@@ -35,6 +35,7 @@ class Kind(IntEnum):
 
     NEXT = 1  # a loader iterator's __next__. obj iterator, a loader; flag 1: StopIteration, 2: another exception
     FETCH = 2  # a fetcher's fetch. obj loader, 0: unknown; flag 1: in a worker; a run-queue ns, b pool ns, c samples
+    # (of one that ended in an exception those that were there)
     FORWARD = 3  # outermost module call. obj module; flag: Call; a, b: the thread's run-queue wait and the other
     # Python threads' CPU so far at t0, 0: not read (only where no loader is asked)
     BACKWARD = 4  # autograd.backward/grad, outermost. obj thread-wide serial
@@ -45,6 +46,11 @@ class Kind(IntEnum):
     ITERATOR = 9  # an iterator was made or reset. obj iterator, a loader, b workers, c 1 when reset
     DEVICE = 10  # device times of one border interval. obj Interval, a device ns, flag 1: host-bound, b step serial
     CLOSURE = 12  # the closure that an optimizer's step called
+    ITEMS = 13  # the samples of the FETCH with the same t0 and thread; the rest of that one is collation. cpu1 0: not
+    # read; obj index of the slowest + 1, 0: no number; flag slow samples, at most 255; a slowest ns, b what exceeds
+    # TAIL times the median, c median ns (of two the lower). a, b, c -1: they came all at once
+    BETWEEN = 14  # in a worker, from the end of a fetch to the begin of the next. obj loader; a run-queue ns, -1:
+    # unknown; b CPU of the thread that pickles and sends batches, from the earlier fetch's begin on
     MARK = 11  # the parent's command ran from t0 to t1 (profile, block, floor): steps inside are not the user's. a Mark
 
 

@@ -1,118 +1,29 @@
-"""Hooks on the fetchers, in the main process and in workers: CPU, run-queue wait and other threads' work per fetch."""
+"""Hooks on the fetchers, in the main process and in workers: each sample's time, and what a fetch's time went to."""
 
 from __future__ import annotations
 
 import functools
-import os
 import sys
-import threading
 import time
+from types import CodeType
 from typing import Any
 
-from fasttrain_doctor.probe import state
+from fasttrain_doctor.probe import items, state
+from fasttrain_doctor.probe.accounting import others, queue
+from fasttrain_doctor.probe.items import Draws, Items, Samples
 from fasttrain_doctor.probe.recorder import clock, thread_clock
 from fasttrain_doctor.records import Kind
 
 _process_clock = time.process_time_ns
-_cpu_clock_id = time.pthread_getcpuclockid
-_read_clock = time.clock_gettime_ns
 _RNG_LOOKS = 6  # fetches on which the random states are compared: each costs about 20 us
 
 # GNU OpenMP's threads spin before they sleep (GOMP_SPINCOUNT): after a parallel region of the training they burn CPU
 # for up to this long each, which is nobody's decoding.
 _SPIN_NS = 15_000_000
 
-
-def _schedstat(tid: int) -> int:
-    """Open a thread's scheduler statistics; -2 where the kernel keeps none."""
-    try:
-        return os.open(f"/proc/self/task/{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return -2
-
-
-def _waited(fd: int) -> int:
-    """Return a thread's run-queue wait in ns: the second field (the first is stale while it runs); -1 if unknown."""
-    if fd < 0:
-        return -1
-    try:
-        return int(os.pread(fd, 64, 0).split(b" ")[1])
-    except (OSError, ValueError, IndexError):
-        return -1
-
-
-class _Queue(threading.local):
-    """This thread's run-queue wait."""
-
-    fd = -1
-
-    def read(self) -> int:
-        if self.fd == -1:
-            self.fd = _schedstat(threading.get_native_id())
-        return _waited(self.fd)
-
-    def after_fork(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-        self.fd = -1
-
-
-queue = _Queue()
-
-
-class _Others(threading.local):
-    """What the process's other Python threads did so far, as this thread saw it: CPU and run-queue wait, in ns."""
-
-    def __init__(self) -> None:
-        self.cpu = self.queue = 0
-        self._known: dict[int, list[int]] = {}  # thread -> CPU and run-queue wait when last looked at, descriptor
-
-    def look(self) -> tuple[int, int]:
-        own = threading.get_ident()
-        for ident, thread in list(threading._active.items()):  # type: ignore[attr-defined]
-            if ident == own:
-                continue
-            try:
-                cpu = _read_clock(_cpu_clock_id(ident))
-            except OSError:
-                continue
-            known = self._known.get(ident)
-            if known is None or cpu < known[0]:  # new, or another one with a dead one's number
-                self._forget(ident)
-                fd = _schedstat(thread.native_id) if len(self._known) < _MOST_THREADS else -2
-                self._known[ident] = [cpu, _waited(fd), fd]
-                if self._looked:  # all it did it did since the last look
-                    self.cpu += cpu
-                    self.queue += max(0, _waited(fd))
-            elif cpu != known[0]:  # one that did not run did not wait either, and need not be asked
-                waited = _waited(known[2])
-                self.cpu += cpu - known[0]
-                self.queue += max(0, waited - known[1])
-                known[:2] = cpu, waited
-        self._looked = True
-        return self.cpu, self.queue
-
-    _looked = False
-
-    def _forget(self, ident: int) -> None:
-        known = self._known.pop(ident, None)
-        if known is not None and known[2] >= 0:
-            os.close(known[2])
-
-    def after_fork(self) -> None:
-        for ident in list(self._known):
-            self._forget(ident)
-        self._looked = False
-
-
-_MOST_THREADS = 64  # whose run-queue wait is read: each holds a descriptor
-others = _Others()
-
-
-def accounting() -> tuple[int, int]:
-    """Return this thread's run-queue wait and the other Python threads' work so far, in ns; (0, 0) if unknown."""
-    waited = queue.read()
-    return (0, 0) if waited < 0 else (waited + 1, sum(others.look()))
+# What a sampled stack is read by: a frame of the first is a fetch, one of the second in it a sample, else it collates.
+FETCH_CODES: set[CodeType] = set()
+ITEM_CODES: set[CodeType] = set(items.CODES)
 
 
 def _random_state() -> tuple[Any, ...]:
@@ -131,7 +42,32 @@ def _random_state() -> tuple[Any, ...]:
 _looks = 0
 
 
-def _wrap(original: Any) -> Any:
+class _Reading:
+    """The clocks of this process and thread at one moment, in ns."""
+
+    __slots__ = ("cpu", "feeder", "process", "python", "python_queue", "queue", "time")
+
+    def begin(self) -> _Reading:
+        """Read the moment itself last: what is read before it is none of the fetch's."""
+        self._python()
+        self.process, self.cpu, self.queue, self.time = _process_clock(), thread_clock(), queue.read(), clock()
+        return self
+
+    def end(self) -> _Reading:
+        """Read the moment itself first."""
+        self.time, self.queue, self.cpu, self.process = clock(), queue.read(), thread_clock(), _process_clock()
+        self._python()
+        return self
+
+    def _python(self) -> None:
+        self.python, self.python_queue = others.look()
+        self.feeder = others.feeder()
+
+
+_ended: _Reading | None = None  # of a worker: its last fetch's end, with the feeder's CPU at that fetch's begin
+
+
+def _wrap(original: Any, attribute: str, stand_in: type[Samples]) -> Any:
     @functools.wraps(original)
     def fetch(self: Any, index: Any) -> Any:
         recorder = state.recorder
@@ -139,15 +75,19 @@ def _wrap(original: Any) -> Any:
         if not recorder.on or inside.depth > 1:
             return original(self, index)
         global _looks
-        in_worker = False
         try:
             info = _worker_info()
-            in_worker = info is not None
-            if in_worker:
+            if info is not None:
                 recorder.worker = info.id
             before = _random_state() if _looks < _RNG_LOOKS else None
-            python0, python_queue0 = others.look()
-            process0, cpu0, queue0, t0 = _process_clock(), thread_clock(), queue.read(), clock()
+            source = self.__dict__[attribute]
+            begun = _Reading().begin()
+            samples = stand_in(source, index, not self.auto_collation, begun.time)
+            shared = isinstance(source, Samples)
+            if shared:  # another thread is in a fetch of the same fetcher: whose the samples are nobody knows
+                source.whole = samples.whole = True
+            else:  # only while it fetches: whoever asks the fetcher for its data set later finds the user's own
+                setattr(self, attribute, samples)
         except Exception as error:
             state.degraded("fetch", error)
             return original(self, index)
@@ -156,23 +96,43 @@ def _wrap(original: Any) -> Any:
             return original(self, index)
         finally:
             inside.depth -= 1
+            if not shared:
+                setattr(self, attribute, source)
             try:
-                t1, queue1, cpu1, process1 = clock(), queue.read(), thread_clock(), _process_clock()
-                python1, python_queue1 = others.look()
-                native = max(0, (process1 - process0) - (cpu1 - cpu0) - (python1 - python0))
-                if not in_worker:  # a worker runs one intra-op thread: nothing spins there
-                    native = max(0, native - _SPIN_NS * (_threads() - 1))
-                waited = -1 if queue0 < 0 or queue1 < 0 else queue1 - queue0
-                pool = python1 - python0 + python_queue1 - python_queue0 + native
-                samples = len(index) if isinstance(index, (list, tuple)) else 1
-                recorder.write(Kind.FETCH, int(in_worker), recorder.loader, t0, t1, cpu0, cpu1, waited, pool, samples)
+                ended = _Reading().end()
+                _write(begun, ended, samples, info is not None)
                 if before is not None:
                     _looks += 1
-                    recorder.fact("rng", untouched=_random_state() == before, worker=in_worker)
+                    recorder.fact("rng", untouched=_random_state() == before, worker=info is not None)
             except Exception as error:
                 state.degraded("fetch", error)
 
+    FETCH_CODES.add(fetch.__code__)  # type: ignore[attr-defined]
     return fetch
+
+
+def _write(begun: _Reading, ended: _Reading, samples: Samples, in_worker: bool) -> None:
+    global _ended
+    write = state.recorder.write
+    loader = state.recorder.loader
+    python = ended.python - begun.python
+    native = max(0, (ended.process - begun.process) - (ended.cpu - begun.cpu) - python)
+    if not in_worker:  # a worker runs one intra-op thread: nothing spins there
+        native = max(0, native - _SPIN_NS * (_threads() - 1))
+    waited = -1 if begun.queue < 0 or ended.queue < 0 else ended.queue - begun.queue
+    pool = python + ended.python_queue - begun.python_queue + native
+    marks = samples.marks
+    write(Kind.FETCH, int(in_worker), loader, begun.time, ended.time, begun.cpu, ended.cpu, waited, pool, samples.count)
+    if len(marks) > 1:
+        index, slow, slowest, excess, typical = samples.facts()
+        write(Kind.ITEMS, slow, index, begun.time, marks[-1], begun.cpu, samples.cpu, slowest, excess, typical)
+    if in_worker:
+        last, _ended = _ended, ended
+        if last is not None:
+            waited = -1 if begun.queue < 0 or last.queue < 0 else begun.queue - last.queue
+            sent = begun.feeder - last.feeder
+            write(Kind.BETWEEN, 0, loader, last.time, begun.time, last.cpu, begun.cpu, waited, sent)
+        ended.feeder = begun.feeder
 
 
 def _worker_info() -> Any:
@@ -190,13 +150,15 @@ def install() -> None:
     """Wrap ``fetch`` of both fetcher classes (torch.utils.data._utils.fetch, torch 1.8 to 2.14)."""
     from torch.utils.data._utils import fetch
 
-    for cls in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
-        cls.fetch = _wrap(cls.fetch)  # type: ignore[method-assign]
+    map_style, iterable = fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher
+    map_style.fetch = _wrap(map_style.fetch, "dataset", Items)  # type: ignore[method-assign]
+    iterable.fetch = _wrap(iterable.fetch, "dataset_iter", Draws)  # type: ignore[method-assign]
 
 
 def after_fork() -> None:
     """Let a forked child read its own thread's accounting."""
-    global _looks
+    global _looks, _ended
     queue.after_fork()
     others.after_fork()
     _looks = 0
+    _ended = None

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from fasttrain_doctor.probe import describe, state
-from fasttrain_doctor.probe.fetching import accounting
+from fasttrain_doctor.probe.accounting import accounting
 from fasttrain_doctor.probe.imports import on_import
 from fasttrain_doctor.probe.recorder import clock, thread_clock
 from fasttrain_doctor.records import Call, Kind
