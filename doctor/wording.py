@@ -19,6 +19,24 @@ def duration(seconds: float) -> str:
     raise AssertionError(seconds)
 
 
+def lasting(seconds: float) -> str:
+    """Say how long something may go on: ``40 s``, ``55 min``, ``3.2 h``."""
+    for unit, scale in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * scale:
+            value = seconds / scale
+            return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def size(value: float) -> str:
+    """Say bytes with two figures and a fitting unit, e.g. ``38 MiB``."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "bytes" or value >= 9.95 else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
 def count(value: float) -> str:
     """Say a number of cores: whole where it is whole, e.g. ``16`` or ``1.5``."""
     return f"{value:g}" if value < 100 else f"{value:.0f}"

@@ -25,6 +25,7 @@ from fasttrain_doctor.evidence import (
     Look,
     Machine,
     Model,
+    Operator,
     Optimizer,
     Phase,
     Pressure,
@@ -217,7 +218,7 @@ _pressures = st.builds(
     disk_read=_rate,
     tree_cpu=st.none() | st.floats(0, 512),
     growth=st.none() | st.floats(-1e12, 1e12),
-    gpu_slowed_by=st.lists(st.tuples(_names, _share), max_size=3).map(tuple),
+    gpu_slowed_by=st.lists(st.tuples(_names | st.sampled_from(["power-cap", "thermal-software"]), _share)).map(tuple),
     gpu_busy=_maybe_share,
 )
 _epochs = st.builds(
@@ -246,11 +247,12 @@ def evidences(draw: st.DrawFn) -> Evidence:
     machine = Machine(
         cores=cores,
         logical_cores=int(cores) + 1,
+        memory_free=draw(st.none() | _count),
         gpus=tuple(draw(st.lists(gpu, max_size=2))),
         cpu_flags=tuple(draw(st.lists(st.sampled_from(["avx2", "avx512_bf16", "amx_bf16"]), max_size=3))),
     )
     made = breakdown(
-        {part: draw(_seconds) for part in ("sync", "logging")},
+        {part: draw(_seconds) for part in OTHER_PARTS},
         draw(st.sampled_from(["host", "device"])),
         **{phase.value: draw(_seconds) for phase in Phase if phase is not Phase.OTHER},
     )
@@ -272,13 +274,22 @@ def evidences(draw: st.DrawFn) -> Evidence:
         fused=st.none() | st.booleans(),
     )
     device = st.builds(
-        lambda sync, **changes: replace(IDLE, idle_by_reason={"sync": sync}, **changes),
+        lambda sync, dispatch, **changes: replace(IDLE, idle_by_reason={"sync": sync, "dispatch": dispatch}, **changes),
         sync=_share,
+        dispatch=_share,
         compute=_share,
         h2d_exposed=_share,
         h2d_pageable_bytes=st.integers(0, 1 << 40),
         h2d_pinned_bytes=st.integers(0, 1 << 40),
         tensor_core=st.none() | _share,
+    )
+    operator = st.builds(
+        Operator,
+        phase=st.sampled_from(Phase),
+        name=_names,
+        seconds=st.floats(0, 2),
+        calls=st.floats(0, 1e6),
+        device=st.sampled_from(["cpu", "cuda"]),
     )
     places = st.lists(st.tuples(_names, st.floats(0, 2)), max_size=2).map(tuple)
     return Evidence(
@@ -288,8 +299,9 @@ def evidences(draw: st.DrawFn) -> Evidence:
         model=draw(st.none() | model),
         optimizers=tuple(draw(st.lists(optimizer, max_size=3))),
         device=draw(st.none() | device),
+        operators=tuple(draw(st.lists(operator, max_size=3))),
         floor=draw(st.none() | st.builds(Floor, free=_seconds, ready=_seconds, baseline=_seconds)),
-        spans=draw(st.fixed_dictionaries({"sync": places, "logging": places})),
+        spans=draw(st.fixed_dictionaries(dict.fromkeys(OTHER_PARTS, places))),
         look=draw(st.none() | _looks),
         fetches=draw(st.none() | _fetches),
         pressure=draw(st.none() | _pressures),

@@ -1,0 +1,41 @@
+"""PY001: Python between the phases: metrics, clipping by hand, bookkeeping."""
+
+from __future__ import annotations
+
+from fasttrain_doctor.evidence import Evidence, HotLine
+from fasttrain_doctor.rules import Finding, Rule
+from fasttrain_doctor.wording import duration, line, place
+
+# Some Python is between the phases of any loop: `zero_grad`, a progress bar, a scheduler, unpacking the batch. In steps
+# of a millisecond these alone come near a tenth.
+LEAST = 0.1
+NAMED = 0.1  # share of the work that a line must have to be named
+MOST = 2
+
+
+def _hottest(evidence: Evidence, seconds: float) -> list[HotLine]:
+    """Return the lines that make up the work. One that takes longer than all of it is a phase's, e.g. the backward's."""
+    lines = () if evidence.look is None else evidence.look.loop_lines
+    inside = [hot for hot in lines if NAMED * seconds <= hot.seconds <= seconds]
+    return sorted(inside, key=lambda hot: -hot.seconds)[:MOST]
+
+
+def check(evidence: Evidence) -> Finding | None:
+    """Fire where the loop's own Python takes a share of the step; name lines only where they were seen."""
+    seconds, mean = evidence.breakdown.other.get("python"), evidence.breakdown.mean
+    if seconds is None or mean <= 0 or seconds / mean < LEAST:
+        return None
+    share = min(seconds / mean, 1.0)
+    hottest = _hottest(evidence, seconds)
+    said = f"the loop's own Python, between the phases, takes {share:.0%} of each step"
+    lines = [f"{duration(hot.seconds)} at {place(hot.place)}" for hot in hottest]
+    message = line(said, *(lines or [duration(seconds)]), "do it every few steps")
+    facts: dict[str, object] = {
+        "share": share,
+        "seconds": seconds,
+        "lines": [f"{hot.place} {hot.function} {duration(hot.seconds)}" for hot in hottest],
+    }
+    return Finding(message, share, facts)
+
+
+RULE = Rule(code="PY001", name="host-work-in-loop", fixes=(), check=check)
