@@ -13,10 +13,11 @@ from fasttrain_doctor.probe.recorder import clock, thread_clock
 from fasttrain_doctor.records import Kind, Span
 
 _MOST_PLACES = 256
+WORTH_A_PLACE = 20_000  # ns: what takes less is not worth the look for its line
 _places: dict[tuple[str, int], int] = {}
 
 
-def _place() -> int:
+def place() -> int:
     """Number the user's line that got us here; 0 when there is none or there are too many."""
     at = state.user_line(3)
     if at is None:
@@ -45,8 +46,8 @@ def _wrap(original: Any, span: Span) -> Any:
             inside.depth -= 1
             try:
                 t1, cpu1 = clock(), thread_clock()
-                place = _place() if t1 - t0 > 20_000 else 0
-                state.recorder.write(Kind.SPAN, span, 0, t0, t1, cpu0, cpu1, place)
+                at = place() if t1 - t0 > WORTH_A_PLACE else 0
+                state.recorder.write(Kind.SPAN, span, 0, t0, t1, cpu0, cpu1, at)
             except Exception as error:
                 state.degraded(f"span-{span.name.lower()}", error)
 
@@ -60,18 +61,25 @@ def _patch(owner: Any, names: tuple[str, ...], span: Span) -> None:
             setattr(owner, name, _wrap(original, span))
 
 
-_gc_open = 0
+_gc_open, _gc_asked = 0, False
+_gc_count, _gc_threshold, _gc_on = gc.get_count, gc.get_threshold, gc.isenabled
 
 
 def _collected(phase: str, info: dict[str, int]) -> None:
-    global _gc_open
+    """Record a collection; with its place where the script asked for it.
+
+    The interpreter comes to one by itself only when more objects were made than the first threshold says.
+    """
+    global _gc_open, _gc_asked
     try:
         if phase == "start":
+            _gc_asked = not _gc_on() or _gc_count()[0] <= _gc_threshold()[0]
             _gc_open = clock()
         elif _gc_open and state.loop.began and not state.loop.off:
             t1 = clock()
-            if t1 - _gc_open > 20_000:
-                state.recorder.write(Kind.SPAN, Span.GC, info.get("generation", 0), _gc_open, t1)
+            if t1 - _gc_open > WORTH_A_PLACE:
+                at = place() if _gc_asked else 0
+                state.recorder.write(Kind.SPAN, Span.GC, info.get("generation", 0), _gc_open, t1, a=at)
     except Exception as error:
         state.degraded("gc", error)
 
