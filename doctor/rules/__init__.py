@@ -36,6 +36,45 @@ class Rule:
     check: Callable[[Evidence], Finding | None]
 
 
+CROWDED = 0.2  # share of the loader threads' time spent waiting for a core from which the cores are taken
+BUSY = 0.7  # of the cores kept busy by the script's own processes; with less, it queues behind other programs
+
+
+def waiting(evidence: Evidence) -> float | None:
+    """Return the share of the step that waits for data, no more than a replay of one batch saved; None: not measured."""
+    breakdown, floor = evidence.breakdown, evidence.floor
+    if breakdown.data is None or breakdown.mean <= 0:
+        return None
+    share = min(breakdown.data / breakdown.mean, 1.0)
+    bound = None if floor is None else floor.bound
+    return share if bound is None else min(share, bound)
+
+
+def spared(evidence: Evidence, part: float) -> float | None:
+    """Return the share of the step that would go if ``part`` of the time in fetches did; None: not measured.
+
+    In the training process that part of the wait. Workers wait for the loop as well: of the wait remains what the rest
+    of their work is too long for, and no more goes than the work itself.
+    """
+    breakdown, waits = evidence.breakdown, waiting(evidence)
+    if waits is None:
+        return None
+    workers = 0 if evidence.loader is None else evidence.loader.num_workers
+    hidden = [breakdown.hidden.get(name) for name in ("io", "prepare")]
+    if workers == 0 or breakdown.data is None or None in hidden:
+        return part * waits
+    shown = breakdown.data / breakdown.mean
+    work = shown + sum(x or 0.0 for x in hidden) / breakdown.mean
+    remains = max(0.0, (1 - part) * work / workers - (1 - shown))
+    return max(0.0, min(waits, shown - remains, part * work))
+
+
+def own_load(evidence: Evidence) -> bool:
+    """Whether the script's own processes are what its threads queue behind, as far as that was measured."""
+    load = None if evidence.pressure is None else evidence.pressure.tree_cpu
+    return load is None or load >= BUSY * evidence.machine.cores
+
+
 @cache
 def all_rules() -> tuple[Rule, ...]:
     """Every rule of this package, ordered by code."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fasttrain_doctor.evidence import Evidence, Phase
-from fasttrain_doctor.rules import Finding, Rule
+from fasttrain_doctor.rules import Finding, Rule, waiting
 from fasttrain_doctor.wording import count, line
 
-LEAST = 0.05  # as for input-wait-io
+LEAST = 0.03  # as for input-wait-io
 
 
 def check(evidence: Evidence) -> Finding | None:
@@ -16,10 +16,8 @@ def check(evidence: Evidence) -> Finding | None:
         return None
     if breakdown.phases.get(Phase.IO) is not None or breakdown.phases.get(Phase.PREPARE) is not None:
         return None  # input-wait-io and input-wait-cpu say it better
-    share = min(breakdown.data / breakdown.mean, 1.0)
-    bound = None if evidence.floor is None else evidence.floor.bound
-    lost = share if bound is None else min(share, bound)
-    if lost < LEAST:
+    share, lost = min(breakdown.data / breakdown.mean, 1.0), waiting(evidence)
+    if lost is None or lost < LEAST:
         return None
     loader, cores = evidence.loader, evidence.machine.cores
     setting = "no DataLoader" if loader is None else f"num_workers={loader.num_workers}, {count(cores)} CPU cores"

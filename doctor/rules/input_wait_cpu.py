@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from fasttrain_doctor.evidence import Evidence, Phase
-from fasttrain_doctor.rules import Finding, Rule
+from fasttrain_doctor.rules import CROWDED, Finding, Rule
 from fasttrain_doctor.wording import count, line
 
-LEAST = 0.05  # as for reads: the least that a short paired comparison tells from noise
-CROWDED = 0.2  # share of the loader threads' time spent waiting for a core that is worth a word
+LEAST = 0.03  # as for reads
 
 
 def check(evidence: Evidence) -> Finding | None:

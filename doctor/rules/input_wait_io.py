@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from fasttrain_doctor.evidence import Evidence, Phase
-from fasttrain_doctor.rules import Finding, Rule
+from fasttrain_doctor.rules import CROWDED, Finding, Rule
 from fasttrain_doctor.wording import count, line
 
-# At 5 % the most there is to win is 1.05x: about the least a short paired comparison tells from a machine's noise.
-LEAST = 0.05
+LEAST = 0.03  # trying more workers is safe, so a wait is named as soon as it is larger than a machine's noise
 
 
 def check(evidence: Evidence) -> Finding | None:
@@ -27,7 +26,8 @@ def check(evidence: Evidence) -> Finding | None:
     if loader is None:
         return Finding(line(said, "the loop reads without a DataLoader"), lost, facts)
     workers = loader.num_workers
-    hint = "waiting takes no core: more workers than cores can help" if workers >= cores else ""
+    free = (evidence.breakdown.contention or 0.0) < CROWDED
+    hint = "waiting takes no core: more workers than cores can help" if workers >= cores and free else ""
     message = line(said, f"num_workers={workers}, {count(cores)} CPU cores", hint)
     return Finding(message, lost, {**facts, "num_workers": workers, "prefetch_factor": loader.prefetch_factor})
 
