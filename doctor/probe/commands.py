@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from fasttrain_doctor.probe import arms, state, stop
+from fasttrain_doctor.probe import arms, state, stop, window
 from fasttrain_doctor.probe.loop import Loop
 from fasttrain_doctor.probe.recorder import clock
 
@@ -93,6 +93,7 @@ def report(loop: Loop) -> dict[str, Any]:
     message |= {"updates": loop.updates, "began": loop.began}
     if message["done"] == "observe":
         message["record_ns"] = state.recorder.cost()
+        window.end()
     if message["done"] == "block":
         message |= arms.rest(loop)
     return message
@@ -101,6 +102,7 @@ def report(loop: Loop) -> dict[str, Any]:
 def _observe(loop: Loop, command: dict[str, Any]) -> None:
     state.recorder.on = True
     loop.program = Steps("observe", command["steps"], command["seconds"])
+    window.begin()
 
 
 def _run(loop: Loop, command: dict[str, Any]) -> None:

@@ -90,36 +90,63 @@ def transforms(dataset: Any) -> list[dict[str, Any]] | None:
     return out
 
 
-def batch(data: Any) -> dict[str, Any]:
-    """Describe a batch by its tensors' sizes: bytes in all; dtype, shape and pinning of the largest."""
-    import torch
+_DEEPEST = 4  # containers within containers of a batch
+_MOST_LEAVES = 256  # of one container that are looked at; the others are taken to be like them
+_MOST_LOOKS = 4096  # after which one of each container is
 
-    tensors: list[Any] = []
 
-    def walk(value: Any, depth: int) -> None:
+class _Leaves:
+    """A batch's tensors, and how many of them and of other objects it holds in all."""
+
+    def __init__(self, data: Any) -> None:
+        self.seen: list[Any] = []  # the tensors looked at
+        self.tensors = self.objects = self.bytes = 0.0
+        self._looks = 0
+        self._walk(data, 0, 1.0)
+
+    def _walk(self, value: Any, depth: int, times: float) -> None:
+        import torch
+
+        self._looks += 1
         if isinstance(value, torch.Tensor):
-            tensors.append(value)
-        elif depth < 4 and len(tensors) < 256:
-            if isinstance(value, dict):
-                for item in list(value.values())[:256]:
-                    walk(item, depth + 1)
-            elif isinstance(value, (list, tuple)):
-                for item in value[:256]:
-                    walk(item, depth + 1)
-            elif hasattr(value, "__dict__"):
-                for item in list(vars(value).values())[:64]:
-                    walk(item, depth + 1)
+            self.tensors += times
+            self.bytes += times * value.numel() * value.element_size()
+            self.seen.append(value)
+        elif isinstance(value, dict):
+            self._parts(list(value.values()), depth, times)
+        elif isinstance(value, (list, tuple)):
+            self._parts(value, depth, times)
+        elif hasattr(value, "__dict__"):
+            tensors, objects = self.tensors, self.objects
+            self._parts(list(vars(value).values()), depth, times)
+            if self.tensors == tensors:  # an object of its own, such as an image
+                self.objects = objects + times
+        elif value is not None:
+            self.objects += times
 
-    walk(data, 0)
+    def _parts(self, parts: list[Any] | tuple[Any, ...], depth: int, times: float) -> None:
+        if depth >= _DEEPEST or not parts:
+            return
+        looked_at = parts[: _MOST_LEAVES if self._looks < _MOST_LOOKS else 1]
+        for part in looked_at:
+            self._walk(part, depth + 1, times * len(parts) / len(looked_at))
+
+
+def batch(data: Any) -> dict[str, Any]:
+    """Describe a batch: bytes of its tensors, tensors and other objects in it; of the largest dtype, shape, pinning."""
+    leaves = _Leaves(data)
+    counts = {"batch_tensors": round(leaves.tensors), "batch_objects": round(leaves.objects)}
+    tensors = leaves.seen
     if not tensors:
-        return {"batch_bytes": None}
+        return {"batch_bytes": None, **counts}
     largest = max(tensors, key=lambda t: t.numel() * t.element_size())
     _largest.append(weakref.ref(largest))
     del _largest[:-2]  # a loop that fetches one ahead copies the one before
     return {
-        "batch_bytes": sum(t.numel() * t.element_size() for t in tensors),
+        **counts,
+        "batch_bytes": round(leaves.bytes),
         "batch_dtype": str(largest.dtype).removeprefix("torch."),
-        "batch_shape": list(largest.shape),
+        "batch_shape": None if largest.is_nested else list(largest.shape),
         "batch_pinned": bool(largest.device.type == "cpu" and initialized() and largest.is_pinned()),
     }
 
@@ -165,6 +192,7 @@ def model(obj: Any) -> dict[str, Any]:
     autocast = torch.is_autocast_enabled(device) if device in ("cpu", "cuda") else False
     return {
         "cls": qualname(obj),
+        "anomaly": torch.is_anomaly_enabled(),  # also where it is on for the computing alone, and off at a step's border
         "parameters": len(parameters),
         "elements": sum(p.numel() for p in parameters),
         "dtype": str(largest.dtype).removeprefix("torch.") if largest is not None else "float32",
@@ -175,6 +203,17 @@ def model(obj: Any) -> dict[str, Any]:
         "modules": len(kinds),
         "conv_elements": sum(p.numel() for m in convs for p in m.parameters(recurse=False)),
         "batch_norms": sum(issubclass(k, torch.nn.modules.batchnorm._BatchNorm) for k in kinds),
+    }
+
+
+def threads() -> dict[str, Any]:
+    """Return how many threads torch and OpenCV, where it is imported, compute one call with in this process."""
+    import torch
+
+    cv2 = sys.modules.get("cv2")
+    return {
+        "threads": int(torch.get_num_threads()),
+        "cv2_threads": int(cv2.getNumThreads()) if cv2 is not None and hasattr(cv2, "getNumThreads") else None,
     }
 
 

@@ -101,7 +101,9 @@ def _copy(original: Any) -> Any:
         try:
             flag = int(self.is_pinned()) | (2 if kwargs.get("non_blocking") else 0)
             size = self.numel() * self.element_size()
-            state.recorder.write(Kind.COPY, flag, 0, t0, clock(), cpu0, thread_clock(), size)
+            t1, cpu1 = clock(), thread_clock()
+            place = spans.place() if t1 - t0 > spans.WORTH_A_PLACE else 0
+            state.recorder.write(Kind.COPY, flag, 0, t0, t1, cpu0, cpu1, size, place)
             if loop.device is not None and threading.get_ident() == loop.thread:
                 loop.device.mark(Interval.H2D)
             if not _moved and describe.is_largest(self):

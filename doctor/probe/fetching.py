@@ -8,7 +8,7 @@ import time
 from types import CodeType
 from typing import Any
 
-from fasttrain_doctor.probe import items, state
+from fasttrain_doctor.probe import describe, items, state
 from fasttrain_doctor.probe.accounting import others, queue
 from fasttrain_doctor.probe.items import Draws, Items, Samples
 from fasttrain_doctor.probe.recorder import clock, thread_clock
@@ -103,7 +103,8 @@ def _wrap(original: Any, attribute: str, stand_in: type[Samples]) -> Any:
                 _write(begun, ended, samples, info is not None)
                 if before is not None:
                     _looks += 1
-                    recorder.fact("rng", untouched=_random_state() == before, worker=info is not None)
+                    untouched = _random_state() == before
+                    recorder.fact("rng", untouched=untouched, worker=info is not None, **describe.threads())
             except Exception as error:
                 state.degraded("fetch", error)
 
