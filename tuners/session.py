@@ -6,6 +6,7 @@ so that whoever drives it is ordinary sequential code::
     {"hello": {"pid", "rank", "world"}}
     {"do": "observe", "steps", "seconds"}          -> {"done": "observe", "steps", "seconds", "step_seconds"}
     {"do": "border", "anchor"}                     -> {"done": "border"}
+    {"do": "look", "steps", "seconds"}             -> like observe; what was seen is in the processes' facts
     {"do": "profile", "steps", "path"}             -> {"done": "profile", "path"}
     {"do": "block", "arm", "plan", "replay", "steps", "seconds", "warm"}
                                                    -> {"done": "block", ..., "start", "touched"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from fasttrain_doctor.probe import arms, state, stop, window
+from fasttrain_doctor.probe import arms, looking, state, stop, window
 from fasttrain_doctor.probe.loop import Loop
 from fasttrain_doctor.probe.recorder import clock
 
@@ -65,6 +65,24 @@ class Profile(Steps):
         return super().report() | {"path": self.deep.finish()}
 
 
+class Look(Steps):
+    """A look inside for at least ``steps`` steps and ``seconds``, but no longer than twice that time."""
+
+    def __init__(self, loop: Loop, steps: int, seconds: float) -> None:
+        super().__init__("look", steps, 2 * seconds)
+        self.loop, self.least = loop, int(seconds * 1e9)
+        self.look = looking.begin(loop)
+
+    def border(self, now: int) -> bool:
+        """Note a border; True when both have passed."""
+        return super().border(now) and now - self.began >= self.least
+
+    def report(self) -> dict[str, Any]:
+        """End the look; what was seen is in the processes' facts."""
+        looking.end(self.loop, self.look)
+        return super().report()
+
+
 def carry_out(loop: Loop, command: dict[str, Any]) -> dict[str, Any] | None:
     """Carry out one command; the answer, or None when the loop must run first."""
     try:
@@ -115,6 +133,11 @@ def _border(loop: Loop, command: dict[str, Any]) -> dict[str, Any]:
     return {"done": "border"}
 
 
+def _look(loop: Loop, command: dict[str, Any]) -> None:
+    state.recorder.on = False
+    loop.program = Look(loop, command["steps"], command["seconds"])
+
+
 def _profile(loop: Loop, command: dict[str, Any]) -> None:
     state.recorder.on = False
     loop.program = Profile(command["steps"], command["path"])
@@ -150,6 +173,7 @@ _COMMANDS: dict[str, Any] = {
     "observe": _observe,
     "run": _run,
     "border": _border,
+    "look": _look,
     "profile": _profile,
     "block": _block,
     "losses": _losses,
