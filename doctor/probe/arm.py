@@ -34,11 +34,12 @@ def arm() -> None:
 
         state.loop.on_first_update = guard.loop_began
     _process_fact()
-    from fasttrain_doctor.probe import device, fetching, loading, spans, training
+    from fasttrain_doctor.probe import device, fetching, loading, looking, spans, training
 
     for name, install in (
         ("loading", loading.install),
         ("fetching", fetching.install),
+        ("looking", looking.install),
         ("training", training.install),
         ("spans", spans.install),
         ("device", device.install),
