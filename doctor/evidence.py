@@ -296,6 +296,7 @@ class EpochCost:
     eval: float | None = None
     checkpoint: float | None = None
     logging: float | None = None
+    other: float | None = None  # all else between two epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,11 +349,23 @@ class Evidence:
     batch_tensors: int | None = None  # tensors in one batch
     batch_objects: int | None = None  # Python objects in one batch that are no tensors (numbers, strings)
 
+    def share_of_part(self, part: str) -> float | None:
+        """Return the share of the mean step, in 0..1, that a part of other takes; None: not measured.
+
+        On the device's clock no more than the device stood in other: a pause of the host that it works through is free.
+        """
+        step, seconds = self.breakdown, self.breakdown.other.get(part)
+        if seconds is None or step.mean <= 0:
+            return None
+        if step.clock == "device":
+            seconds = min(seconds, step.phases.get(Phase.OTHER) or 0.0)
+        return min(1.0, max(0.0, seconds / step.mean))
+
     def share_of_epoch(self, seconds: float | None) -> float | None:
         """Return which share of an epoch ``seconds`` beside its steps are; None where either is not known."""
         epoch, step = self.epoch, self.breakdown
         if seconds is None or epoch is None or epoch.batches is None or step.batches_per_step <= 0:
             return None
         steps = epoch.batches / step.batches_per_step * step.mean
-        whole = steps + sum(x or 0.0 for x in (epoch.start, epoch.eval, epoch.checkpoint, epoch.logging))
+        whole = steps + sum(x or 0.0 for x in (epoch.start, epoch.eval, epoch.checkpoint, epoch.logging, epoch.other))
         return min(1.0, seconds / whole) if whole > 0 else None

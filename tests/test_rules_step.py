@@ -76,6 +76,22 @@ def test_slow_validation_between_fast_epochs_is_nothing_of_the_step() -> None:
     assert [finding.of for finding in said.values()] == ["epoch"]
 
 
+# On the device's clock a pause of the host costs no more than the device stood idle in it.
+
+
+@pytest.mark.parametrize(
+    ("part", "rule"),
+    [("sync", "host-sync-in-loop"), ("logging", "logging-in-loop"), ("checkpoint", "checkpoint-stall"),
+     ("gc", "gc-pauses"), ("python", "host-work-in-loop")],
+)  # fmt: skip
+def test_a_pause_that_the_device_works_through_costs_nothing(part: str, rule: str) -> None:
+    case = evidence(other={part: 0.09}, **STEP, **ON_DEVICE)  # type: ignore[arg-type]
+    assert rule in {r.name for r, _ in diagnose(case)}
+    split = dict(case.breakdown.phases) | {Phase.OTHER: 0.001, Phase.BACKWARD: 0.149}
+    hidden = replace(case, breakdown=replace(case.breakdown, phases=split))
+    assert rule not in {r.name for r, _ in diagnose(hidden)}
+
+
 # Garbage: what the script asks for has a place, what comes by itself has none.
 
 

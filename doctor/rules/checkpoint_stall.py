@@ -11,12 +11,11 @@ LEAST = 0.03  # saving less often is a safe edit, so it is named as soon as it i
 
 def check(evidence: Evidence) -> Finding | None:
     """Fire where saving takes a share of the step, or else of the epoch."""
-    seconds, mean = evidence.breakdown.other.get("checkpoint"), evidence.breakdown.mean
+    seconds, share = evidence.breakdown.other.get("checkpoint"), evidence.share_of_part("checkpoint")
     worst = costliest(evidence.spans, "checkpoint")
     at = None if worst is None else worst[0]
     where = "" if at is None else f" at {place(at)}"
-    if seconds is not None and mean > 0 and seconds / mean >= LEAST:
-        share = min(seconds / mean, 1.0)
+    if seconds is not None and share is not None and share >= LEAST:
         said = f"saving takes {share:.0%} of each step"
         facts: dict[str, object] = {"share": share, "seconds": seconds, "at": at}
         return Finding(line(said, f"{duration(seconds)}{where}", "save less often, or from a thread"), share, facts)

@@ -12,10 +12,9 @@ ASKED = 0.5  # share of the pauses that the script asked for itself, from which 
 
 def check(evidence: Evidence) -> Finding | None:
     """Fire where collections take a share of the step; tell those the script asks for from automatic ones."""
-    seconds, mean = evidence.breakdown.other.get("gc"), evidence.breakdown.mean
-    if seconds is None or mean <= 0 or seconds / mean < LEAST:
+    seconds, share = evidence.breakdown.other.get("gc"), evidence.share_of_part("gc")
+    if seconds is None or share is None or share < LEAST:
         return None
-    share = min(seconds / mean, 1.0)
     asked = sum(span[1] for span in evidence.spans.get("gc", ()))  # only calls of gc.collect() have a place
     worst = costliest(evidence.spans, "gc")
     if worst is not None and asked >= ASKED * seconds:

@@ -16,8 +16,7 @@ def _share(evidence: Evidence) -> float | None:
     on_device = evidence.model is not None and evidence.model.device != "cpu"
     if on_device and evidence.breakdown.clock == "host":
         return None  # how long the host waited says nothing about what the device lost
-    seconds = evidence.breakdown.other.get("sync")
-    return None if seconds is None or evidence.breakdown.mean <= 0 else seconds / evidence.breakdown.mean
+    return evidence.share_of_part("sync")
 
 
 def check(evidence: Evidence) -> Finding | None:

@@ -22,10 +22,9 @@ def _hottest(evidence: Evidence, seconds: float) -> list[HotLine]:
 
 def check(evidence: Evidence) -> Finding | None:
     """Fire where the loop's own Python takes a share of the step; name lines only where they were seen."""
-    seconds, mean = evidence.breakdown.other.get("python"), evidence.breakdown.mean
-    if seconds is None or mean <= 0 or seconds / mean < LEAST:
+    seconds, share = evidence.breakdown.other.get("python"), evidence.share_of_part("python")
+    if seconds is None or share is None or share < LEAST:
         return None
-    share = min(seconds / mean, 1.0)
     hottest = _hottest(evidence, seconds)
     said = f"the loop's own Python, between the phases, takes {share:.0%} of each step"
     lines = [f"{duration(hot.seconds)} at {place(hot.place)}" for hot in hottest]

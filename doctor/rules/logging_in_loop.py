@@ -11,17 +11,14 @@ LEAST = 0.03  # writing less often is a safe edit, so it is named as soon as it 
 
 def check(evidence: Evidence) -> Finding | None:
     """Fire where writing logs takes a share of the step."""
-    seconds = evidence.breakdown.other.get("logging")
-    if seconds is None or evidence.breakdown.mean <= 0:
-        return None
-    share = seconds / evidence.breakdown.mean
-    if share < LEAST:
+    seconds, share = evidence.breakdown.other.get("logging"), evidence.share_of_part("logging")
+    if seconds is None or share is None or share < LEAST:
         return None
     worst = costliest(evidence.spans, "logging")
     where = "" if worst is None else f"{duration(worst[1])} at {place(worst[0])}"
     message = line(f"logging takes {share:.0%} of each step", where or duration(seconds), "log every few steps")
     facts: dict[str, object] = {"share": share, "seconds": seconds, "at": None if worst is None else worst[0]}
-    return Finding(message, min(share, 1.0), facts)
+    return Finding(message, share, facts)
 
 
 RULE = Rule(code="LOG001", name="logging-in-loop", fixes=(), check=check)
