@@ -1,0 +1,185 @@
+"""From blocks to figures: how often the cause is named, how far shares are off, the slope of found against planted. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.truth.causes import BY_PLACE, LOUD, Cause
+from tests.truth.naming import UNNAMED, Said, excess, finding, named, seconds
+from tests.truth.running import Block
+
+NONE = "nothing"
+PHASES = ("io", "prepare", "forward", "backward", "optimizer", "other")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A block with a dose, and the blocks without one before and after it."""
+
+    block: Block
+    bases: tuple[Block, ...]
+
+    @property
+    def causes(self) -> list[Cause]:
+        """What was planted, the largest first."""
+        return [BY_PLACE[place] for place in sorted(self.block.doses, key=lambda p: -self.block.doses[p])]
+
+    @property
+    def said(self) -> tuple[Said, list[Said]]:
+        """What the product says of the block and of its neighbours."""
+        return self.block.said, [base.said for base in self.bases]
+
+
+def cases(blocks: Sequence[Block]) -> list[Case]:
+    """Pair each block that has a dose with its neighbours that have none; the blocks are one script's, in order."""
+    without = [i for i, b in enumerate(blocks) if not b.doses]
+    out = []
+    for i, block in enumerate(blocks):
+        if block.doses:
+            before = max(j for j in without if j < i)
+            after = min((j for j in without if j > i), default=before)
+            out.append(Case(block, tuple(blocks[j] for j in sorted({before, after}))))
+    return out
+
+
+def is_named(cause: Cause, answer: str, said: Said) -> bool:
+    """Whether an answer names the cause; where nothing looked inside, its phase is the finest name there is."""
+    if answer == cause.answer:
+        return True
+    return said.look is None and answer in UNNAMED and answer in (cause.part, "item") and cause.in_data
+
+
+@dataclass(frozen=True)
+class Named:
+    """How many cases were named right, and what was said of each cause: (cause, answer) -> cases."""
+
+    right: int
+    of: int
+    matrix: Mapping[tuple[str, str], int]
+
+    @property
+    def share(self) -> float:
+        """Share named right, in 0..1."""
+        return self.right / self.of if self.of else 1.0
+
+
+def by_attribution(single: Iterable[Case]) -> Named:
+    """Name each single cause by what has grown most."""
+    right, of = 0, 0
+    matrix: Counter[tuple[str, str]] = Counter()
+    for case in single:
+        said, bases = case.said
+        (answer,) = named(said, bases)
+        cause = case.causes[0]
+        good = is_named(cause, answer, said)
+        right, of = right + good, of + 1
+        matrix[cause.name, cause.answer if good else answer] += 1
+    return Named(right, of, matrix)
+
+
+def by_finding(single: Iterable[Case]) -> Named:
+    """Name each cause of LOUD and more by the rule whose loss has grown most."""
+    right, of = 0, 0
+    matrix: Counter[tuple[str, str]] = Counter()
+    for case in single:
+        cause = case.causes[0]
+        if not cause.rules or case.block.doses[cause.place] < LOUD:
+            continue
+        answer = finding(*case.said) or NONE
+        right, of = right + (answer in cause.rules), of + 1
+        matrix[cause.name, answer] += 1
+    return Named(right, of, matrix)
+
+
+def both_named(double: Iterable[Case]) -> tuple[int, int]:
+    """Return in how many two-cause cases the two largest growths are the two causes, and of how many."""
+    right, of = 0, 0
+    for case in double:
+        said, bases = case.said
+        answers = named(said, bases, 2)
+        found = all(any(is_named(cause, a, said) for a in answers) for cause in case.causes)
+        right, of = right + found, of + 1
+    return right, of
+
+
+def false_alarms(blocks: Iterable[Block]) -> Counter[str]:
+    """Return which rules speak on blocks without a dose, and on how many."""
+    return Counter(rule for b in blocks if not b.doses for rule in (b.said.findings or {}))
+
+
+# -- shares ------------------------------------------------------------------------------------------------------------
+
+
+def true_shares(block: Block) -> dict[str, float] | None:
+    """Return each phase's share of the step by the script's own clocks; None where a framework drives the loop."""
+    if not block.parts:
+        return None
+    mean = block.said.breakdown.mean
+    data = block.parts.get("data", 0.0)
+    lock = block.planted["lock"].wall if "lock" in block.planted else 0.0
+    if block.script.workers:
+        io = data * (block.blocked or 0.0)
+        lock = data * (block.locked or 0.0)
+    else:
+        io = sum(block.planted[p].blocked for p in ("read", "sample", "spread") if p in block.planted)
+    known = {"io": io, "prepare": data - io - lock} | {p: block.parts.get(p, 0.0) for p in PHASES[2:5]}
+    return {p: s / mean for p, s in known.items()} | {"other": 1 - sum(known.values()) / mean}
+
+
+def found_shares(block: Block) -> dict[str, float]:
+    """Return each phase's share of the step as the product says it."""
+    said = block.said.breakdown
+    shares = {str(phase): (s or 0.0) / said.mean for phase, s in said.phases.items()}
+    return {phase: shares[phase] for phase in PHASES}
+
+
+def share_errors(blocks: Iterable[Block]) -> dict[str, list[float]]:
+    """Return by phase how far found shares are from true ones, in points of the step (0..100)."""
+    out: dict[str, list[float]] = defaultdict(list)
+    for block in blocks:
+        true = true_shares(block)
+        if true is not None:
+            found = found_shares(block)
+            for phase in PHASES:
+                out[phase].append(100 * (found[phase] - true[phase]))
+    return out
+
+
+def planted_pairs(singles: Iterable[Case]) -> dict[str, list[tuple[float, float]]]:
+    """Return by part the (planted, found) seconds per step of each single cause in the training thread.
+
+    What a worker does is planted in the worker's time: how much of it makes the step longer, the loop's stopwatch says.
+    """
+    out: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for case in singles:
+        cause = case.causes[0]
+        grown = excess(*case.said)
+        if case.block.script.workers:
+            if case.block.parts:
+                usual = statistics.fmean(b.parts["data"] for b in case.bases)
+                out["data"].append((case.block.parts["data"] - usual, grown.get("io", 0.0) + grown.get("prepare", 0.0)))
+            continue
+        took = case.block.planted[cause.place]
+        if cause.part in ("io", "prepare"):
+            out["io"].append((took.blocked if cause.part == "io" else 0.0, grown.get("io", 0.0)))
+            rest = took.wall - took.blocked if cause.part == "io" else took.wall
+            out["prepare"].append((rest, grown.get("prepare", 0.0)))
+        else:
+            out[cause.part].append((took.wall, grown.get(cause.part, 0.0)))
+    return out
+
+
+def slope(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the slope of found against planted, by least squares with an intercept."""
+    planted, found = np.array(pairs).T
+    return float(np.polyfit(planted, found, 1)[0])
+
+
+def unattributed(blocks: Iterable[Block]) -> list[float]:
+    """Return ``other.python`` as a share of the step (0..1) wherever nothing was planted there."""
+    return [seconds(b.said)["python"] / b.said.breakdown.mean for b in blocks if "python" not in b.doses]
