@@ -8,7 +8,13 @@ import time
 
 _cpu_clock_id = time.pthread_getcpuclockid
 _read_clock = time.clock_gettime_ns
+_active: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]
 _FEEDER = "QueueFeederThread"  # multiprocessing's name for the thread that pickles and sends what a worker made
+_MOST_THREADS = 64  # whose run-queue wait is read: each holds a descriptor
+
+# A thread can only have waited for a CPU in time in which it did not compute. Below so much of it since the last reading
+# that reading still holds: the error is at most this, and the kernel need not be asked.
+NEGLIGIBLE_NS = 5_000
 
 
 def _schedstat(tid: int) -> int:
@@ -32,17 +38,31 @@ def _waited(fd: int) -> int:
 class _Queue(threading.local):
     """This thread's run-queue wait."""
 
-    fd = -1
+    def __init__(self) -> None:
+        self._fd = -1
+        self._last = -NEGLIGIBLE_NS, -1  # wall less CPU time at the last reading, and the wait it showed
 
     def read(self) -> int:
-        if self.fd == -1:
-            self.fd = _schedstat(threading.get_native_id())
-        return _waited(self.fd)
+        """Return the wait so far, in ns; -1 if unknown."""
+        if self._fd == -1:
+            self._fd = _schedstat(threading.get_native_id())
+        return _waited(self._fd)
+
+    def at(self, now: int, cpu: int) -> int:
+        """Return the same at a moment whose wall and CPU clocks were just read, as of the last reading if that holds."""
+        idle = now - cpu
+        known, waited = self._last
+        if idle - known < NEGLIGIBLE_NS:
+            return waited
+        waited = self.read()
+        self._last = idle, waited
+        return waited
 
     def after_fork(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-        self.fd = -1
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+        self._last = -NEGLIGIBLE_NS, -1
 
 
 queue = _Queue()
@@ -54,10 +74,15 @@ class _Others(threading.local):
     def __init__(self) -> None:
         self.cpu = self.queue = self._feeder = 0
         self._known: dict[int, list[int]] = {}  # thread -> CPU and run-queue wait when last looked at, descriptor
+        self._looked = False
 
     def look(self) -> tuple[int, int]:
+        """Return both sums after a look at each thread."""
+        if len(_active) == 1:  # this one, which need not be among them where C code made it
+            self._looked = True
+            return self.cpu, self.queue
         own = threading.get_ident()
-        for ident, thread in list(threading._active.items()):  # type: ignore[attr-defined]
+        for ident, thread in list(_active.items()):
             if ident == own:
                 continue
             try:
@@ -67,7 +92,7 @@ class _Others(threading.local):
             known = self._known.get(ident)
             if known is None or cpu < known[0]:  # new, or another one with a dead one's number
                 self._forget(ident)
-                fd = _schedstat(thread.native_id) if len(self._known) < _MOST_THREADS else -2
+                fd = _schedstat(thread.native_id or 0) if len(self._known) < _MOST_THREADS else -2
                 self._known[ident] = [cpu, _waited(fd), fd]
                 if thread.name == _FEEDER:
                     self._feeder = ident
@@ -82,8 +107,6 @@ class _Others(threading.local):
         self._looked = True
         return self.cpu, self.queue
 
-    _looked = False
-
     def feeder(self) -> int:
         """Return the CPU of the thread that sends batches, in ns, as of the last look; 0 where there is none."""
         return self._known[self._feeder][0] if self._feeder in self._known else 0
@@ -97,13 +120,18 @@ class _Others(threading.local):
         for ident in list(self._known):
             self._forget(ident)
         self._looked = False
+        self._feeder = 0
 
 
-_MOST_THREADS = 64  # whose run-queue wait is read: each holds a descriptor
 others = _Others()
 
 
-def accounting() -> tuple[int, int]:
-    """Return this thread's run-queue wait and the other Python threads' work so far, in ns; (0, 0) if unknown."""
-    waited = queue.read()
+def accounting(now: int, cpu: int) -> tuple[int, int]:
+    """Return this thread's run-queue wait and the other Python threads' work so far, in ns; (0, 0) if unknown.
+
+    Args:
+        now: the wall clock, just read.
+        cpu: this thread's CPU clock, just read.
+    """
+    waited = queue.at(now, cpu)
     return (0, 0) if waited < 0 else (waited + 1, sum(others.look()))

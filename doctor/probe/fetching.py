@@ -15,11 +15,18 @@ from fasttrain_doctor.probe.recorder import clock, thread_clock
 from fasttrain_doctor.records import Kind
 
 _process_clock = time.process_time_ns
+_FETCH, _ITEMS, _BETWEEN = int(Kind.FETCH), int(Kind.ITEMS), int(Kind.BETWEEN)  # an Enum's members are slow to reach
 _RNG_LOOKS = 6  # fetches on which the random states are compared: each costs about 20 us
 
 # GNU OpenMP's threads spin before they sleep (GOMP_SPINCOUNT): after a parallel region of the training they burn CPU
 # for up to this long each, which is nobody's decoding.
 _SPIN_NS = 15_000_000
+
+# A fetch that was blocked for no more than this, which is what reading its clocks takes, and this share of it computed.
+_UNBLOCKED_NS = 2_000
+_UNBLOCKED = 0.02
+
+_worker: Any = None  # torch.utils.data._utils.worker
 
 # What a sampled stack is read by: a frame of the first is a fetch, one of the second in it a sample, else it collates.
 FETCH_CODES: set[CodeType] = set()
@@ -42,29 +49,25 @@ def _random_state() -> tuple[Any, ...]:
 _looks = 0
 
 
-class _Reading:
+class _Moment:
     """The clocks of this process and thread at one moment, in ns."""
 
     __slots__ = ("cpu", "feeder", "process", "python", "python_queue", "queue", "time")
 
-    def begin(self) -> _Reading:
-        """Read the moment itself last: what is read before it is none of the fetch's."""
-        self._python()
-        self.process, self.cpu, self.queue, self.time = _process_clock(), thread_clock(), queue.read(), clock()
-        return self
 
-    def end(self) -> _Reading:
-        """Read the moment itself first."""
-        self.time, self.queue, self.cpu, self.process = clock(), queue.read(), thread_clock(), _process_clock()
-        self._python()
-        return self
-
-    def _python(self) -> None:
-        self.python, self.python_queue = others.look()
-        self.feeder = others.feeder()
+def _begin() -> _Moment:
+    """Read the moment itself last: what is read before it is none of the fetch's."""
+    moment = _Moment()
+    moment.python, moment.python_queue = others.look()
+    moment.feeder = others.feeder()
+    moment.process = _process_clock()
+    moment.cpu = cpu = thread_clock()
+    moment.queue = queue.at(clock(), cpu)
+    moment.time = clock()
+    return moment
 
 
-_ended: _Reading | None = None  # of a worker: its last fetch's end, with the feeder's CPU at that fetch's begin
+_ended: _Moment | None = None  # of a worker: its last fetch's end, with the feeder's CPU at that fetch's begin
 
 
 def _wrap(original: Any, attribute: str, stand_in: type[Samples]) -> Any:
@@ -78,12 +81,12 @@ def _wrap(original: Any, attribute: str, stand_in: type[Samples]) -> Any:
             return original(self, index)
         global _looks
         try:
-            info = _worker_info()
+            info = _worker._worker_info
             if info is not None:
                 recorder.worker = info.id
             before = _random_state() if _looks < _RNG_LOOKS else None
             source = self.__dict__[attribute]
-            begun = _Reading().begin()
+            begun = _begin()
             samples = stand_in(source, index, not self.auto_collation, begun.time)
             shared = isinstance(source, Samples)
             if shared:  # another thread is in a fetch of the same fetcher: whose the samples are nobody knows
@@ -97,12 +100,12 @@ def _wrap(original: Any, attribute: str, stand_in: type[Samples]) -> Any:
         try:
             return original(self, index)
         finally:
+            t1, cpu1 = clock(), thread_clock()
             inside.depth -= 1
             if not shared:
                 setattr(self, attribute, source)
             try:
-                ended = _Reading().end()
-                _write(begun, ended, samples, info is not None)
+                _write(begun, t1, cpu1, samples, info is not None)
                 if before is not None:
                     _looks += 1
                     untouched = _random_state() == before
@@ -114,33 +117,37 @@ def _wrap(original: Any, attribute: str, stand_in: type[Samples]) -> Any:
     return fetch
 
 
-def _write(begun: _Reading, ended: _Reading, samples: Samples, in_worker: bool) -> None:
+def _write(begun: _Moment, t1: int, cpu1: int, samples: Samples, in_worker: bool) -> None:
+    """Write what a fetch came to. What ran beside it is only looked at where it was blocked."""
     global _ended
     write = state.recorder.write
     loader = state.recorder.loader
-    python = ended.python - begun.python
-    native = max(0, (ended.process - begun.process) - (ended.cpu - begun.cpu) - python)
-    if not in_worker:  # a worker runs one intra-op thread: nothing spins there
-        native = max(0, native - _SPIN_NS * (_threads() - 1))
-    waited = -1 if begun.queue < 0 or ended.queue < 0 else ended.queue - begun.queue
-    pool = python + ended.python_queue - begun.python_queue + native
+    t0, cpu0 = begun.time, begun.cpu
+    blocked = max(0, t1 - t0 - (cpu1 - cpu0))
+    queue1 = begun.queue
+    if blocked <= _UNBLOCKED_NS + (t1 - t0) * _UNBLOCKED:
+        waited, pool = 0, blocked
+    else:
+        process = _process_clock() - begun.process
+        python, python_queue = others.look()
+        python -= begun.python
+        native = max(0, process - (cpu1 - cpu0) - python)
+        if not in_worker:  # a worker runs one intra-op thread: nothing spins there
+            native = max(0, native - _SPIN_NS * (_threads() - 1))
+        queue1 = queue.at(t1, cpu1)
+        waited = -1 if begun.queue < 0 or queue1 < 0 else queue1 - begun.queue
+        pool = python + python_queue - begun.python_queue + native
+    write(_FETCH, in_worker, loader, t0, t1, cpu0, cpu1, waited, pool, samples.count)
     marks = samples.marks
-    write(Kind.FETCH, int(in_worker), loader, begun.time, ended.time, begun.cpu, ended.cpu, waited, pool, samples.count)
     if len(marks) > 1:
         index, slow, slowest, excess, typical = samples.facts()
-        write(Kind.ITEMS, slow, index, begun.time, marks[-1], begun.cpu, samples.cpu, slowest, excess, typical)
+        write(_ITEMS, slow, index, t0, marks[-1], cpu0, samples.cpu, slowest, excess, typical)
     if in_worker:
-        last, _ended = _ended, ended
+        last, _ended = _ended, begun
         if last is not None:
             waited = -1 if begun.queue < 0 or last.queue < 0 else begun.queue - last.queue
-            sent = begun.feeder - last.feeder
-            write(Kind.BETWEEN, 0, loader, last.time, begun.time, last.cpu, begun.cpu, waited, sent)
-        ended.feeder = begun.feeder
-
-
-def _worker_info() -> Any:
-    worker = sys.modules.get("torch.utils.data._utils.worker")
-    return None if worker is None else worker._worker_info
+            write(_BETWEEN, 0, loader, last.time, t0, last.cpu, cpu0, waited, begun.feeder - last.feeder)
+        begun.time, begun.cpu, begun.queue = t1, cpu1, queue1
 
 
 def _threads() -> int:
@@ -151,8 +158,10 @@ def _threads() -> int:
 
 def install() -> None:
     """Wrap ``fetch`` of both fetcher classes (torch.utils.data._utils.fetch, torch 1.8 to 2.14)."""
-    from torch.utils.data._utils import fetch
+    global _worker
+    from torch.utils.data._utils import fetch, worker
 
+    _worker = worker
     map_style, iterable = fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher
     map_style.fetch = _wrap(map_style.fetch, "dataset", Items)  # type: ignore[method-assign]
     iterable.fetch = _wrap(iterable.fetch, "dataset_iter", Draws)  # type: ignore[method-assign]

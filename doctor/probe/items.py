@@ -42,6 +42,9 @@ class Samples:
         marks = self.marks
         if self.whole:
             return 0, 0, -1, -1, -1
+        if len(marks) == 2:
+            slowest = marks[1] - marks[0]
+            return self._index(0), 0, slowest, 0, slowest
         took = [b - a for a, b in pairwise(marks)]
         slowest = max(took)
         typical = sorted(took)[(len(took) - 1) // 2]

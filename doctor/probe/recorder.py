@@ -17,6 +17,8 @@ from fasttrain_doctor.records import HEADER, MAGIC, RECORD, SIZE
 clock = time.perf_counter_ns
 thread_clock = time.thread_time_ns
 _ident = threading.get_ident
+_pack = RECORD.pack_into
+_HEADER_SIZE = HEADER.size
 _dumps = json.dumps  # scripts put faster ones in its place, whose answer is bytes
 
 _CHUNK = 64 * 1024
@@ -40,7 +42,7 @@ class Recorder:
         self.on = True
         self.lost: str | None = None
         self._pid = 0
-        self._map: mmap.mmap | None = None
+        self._map: Any = None  # once there is room, a map
         self._room = 0
         self._count = itertools.count()
         self._threads: dict[int, int] = {}
@@ -84,11 +86,10 @@ class Recorder:
         thread = self._threads.get(ident)
         if thread is None:
             thread = self._threads.setdefault(ident, min(len(self._threads) + 1, 65535))
-        offset = HEADER.size + next(self._count) * SIZE
+        offset = _HEADER_SIZE + next(self._count) * SIZE
         if offset + SIZE > self._room and not self._grow(offset + SIZE):
             return
-        assert self._map is not None
-        RECORD.pack_into(self._map, offset, kind, flag, thread, obj, t0, t1, cpu0, cpu1, a, b, c)
+        _pack(self._map, offset, kind, flag, thread, obj, t0, t1, cpu0, cpu1, a, b, c)
 
     def _grow(self, need: int) -> bool:
         """Make room for ``need`` bytes; False, with the reason kept, when there is none to be had."""

@@ -29,8 +29,8 @@ def _call(original: Any) -> Any:
             serial, trains = _known(self, grad)
             flag = (Call.GRAD if grad else 0) | (0 if self.training else Call.EVAL) | (Call.TRAINS if trains else 0)
             loop.before_forward(self, flag)
-            waited, others = accounting() if loop.unasked else (0, 0)
             t0, cpu0 = clock(), thread_clock()
+            waited, others = accounting(t0, cpu0) if loop.unasked else (0, 0)
         except Exception as error:
             state.degraded("forward", error)
             return original(self, *args, **kwargs)
@@ -171,7 +171,7 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         state.inside.optimizer = 0
         serial, t0, cpu0 = opened
         t1, cpu1 = clock(), thread_clock()
-        waited, others = accounting() if state.loop.unasked else (0, 0)
+        waited, others = accounting(t1, cpu1) if state.loop.unasked else (0, 0)
         state.recorder.write(Kind.OPTIMIZER, 0, serial, t0, t1, cpu0, cpu1, waited, others)
         state.loop.after_step(serial)
         _learn(state.loop)
