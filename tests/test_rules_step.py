@@ -92,6 +92,25 @@ def test_a_pause_that_the_device_works_through_costs_nothing(part: str, rule: st
     assert rule not in {r.name for r, _ in diagnose(hidden)}
 
 
+# The update: fused where that is known to help.
+
+
+def test_an_optimizer_without_a_fused_form_is_not_told_to_fuse() -> None:
+    for cls in ("muon.Muon", "torch.optim.rmsprop.RMSprop", "transformers.optimization.AdamW"):
+        custom = found(forward=0.01, optimizer=0.02, update={"cls": cls})["slow-optimizer"].message
+        assert "fused=False" not in custom
+        assert "no fused form known" in custom
+
+
+def test_few_large_tensors_are_left_alone_on_a_device_and_only_there() -> None:
+    big = {"parameters": 2, "elements": 8 << 20}
+    step = {"forward": 0.01, "optimizer": 0.02}
+    assert "slow-optimizer" not in found(update=big | {"device": "cuda"}, **step)
+    assert "slow-optimizer" in found(update=big | {"device": "cuda", "foreach": False}, **step)
+    assert "slow-optimizer" in found(update=big | {"device": "cuda", "parameters": 200}, **step)
+    assert "slow-optimizer" in found(update=big, **step)
+
+
 # Garbage: what the script asks for has a place, what comes by itself has none.
 
 
