@@ -10,13 +10,14 @@ from fasttrain_doctor.wording import duration, line, place
 # of a millisecond these alone come near a tenth.
 LEAST = 0.1
 NAMED = 0.1  # share of the work that a line must have to be named
+SAMPLED = 1.25  # times the work that the samples of its lines may exceed it by: they are of another window
 MOST = 2
 
 
 def _hottest(evidence: Evidence, seconds: float) -> list[HotLine]:
     """Return the lines that make up the work. One that takes longer than all of it is a phase's, e.g. the backward's."""
     lines = () if evidence.look is None else evidence.look.loop_lines
-    inside = [hot for hot in lines if NAMED * seconds <= hot.seconds <= seconds]
+    inside = [hot for hot in lines if NAMED * seconds <= hot.seconds <= SAMPLED * seconds]
     return sorted(inside, key=lambda hot: -hot.seconds)[:MOST]
 
 
