@@ -12,10 +12,11 @@ from fasttrain_doctor import __version__
 from fasttrain_doctor.diagnosis import (
     Candidate,
     Change,
+    DebugMode,
     Diagnosis,
     FindingFacts,
     FloorFacts,
-    LoaderFacts,
+    Loop,
     NotMeasured,
     OperatorFacts,
     Overhead,
@@ -26,9 +27,14 @@ from fasttrain_doctor.diagnosis import (
     TrialFacts,
     Tuned,
 )
-from fasttrain_doctor.evidence import Device, Evidence, Floor, Machine, Operator
-from fasttrain_doctor.gather import Watched, epoch_of, loop_of
+from fasttrain_doctor.epochs import epoch_of
+from fasttrain_doctor.evidence import Debug, Device, Evidence, Floor, Look, Machine, Operator, Pressure
+from fasttrain_doctor.gather import Watched, loop_of
+from fasttrain_doctor.inside import hot_lines, loader_facts, pressure_facts, unseen
+from fasttrain_doctor.pressure import pressure_of
 from fasttrain_doctor.rules import Finding, Rule
+from fasttrain_doctor.sampling import Sample
+from fasttrain_doctor.window_facts import debug_of
 from fasttrain_doctor.wording import out_of_time
 
 if TYPE_CHECKING:
@@ -49,6 +55,8 @@ class Case:
     machine: Machine
     watched: Watched | None = None
     startup: Startup | None = None
+    look: Look | None = None
+    samples: Sequence[Sample] = ()  # of the machine, from outside of the script
     floor: Floor | None = None
     operators: Sequence[Operator] | None = None
     device: Device | None = None
@@ -102,7 +110,7 @@ class Case:
             seconds=self.seconds,
             machine=dataclasses.asdict(self.machine),
             clock=None if b is None else b.clock,  # type: ignore[arg-type]
-            loop=None if w is None else loop_of(w),
+            loop=None if w is None else self._loop(w),
             steps=None
             if b is None
             else Steps(
@@ -119,10 +127,12 @@ class Case:
             other=None if b is None else dict(b.other),
             hidden=None if b is None else dict(b.hidden),
             contention=None if b is None else b.contention,
-            loader=None if w is None else _loader(w),
+            loader=None if w is None else loader_facts(w, self.look),
             epoch=None if w is None else epoch_of(w),
             startup=self.startup,
             ranks=None if w is None else w.ranks,
+            pressure=None if w is None else pressure_facts(self.pressure),
+            debug=None if w is None else _debug(debug_of(w.process)),
             floor=_floor(self.floor),
             findings=[_finding(rule, found) for rule, found in self.findings],
             trials=list(self.trials),
@@ -140,6 +150,18 @@ class Case:
             executions=self.executions,
         )
 
+    @property
+    def pressure(self) -> Pressure | None:
+        """What pressed on the training during its window, by the samples there are."""
+        if self.watched is None or not self.watched.window.every:
+            return None
+        every = self.watched.window.every
+        return pressure_of(self.samples, every[0].start, every[-1].end)
+
+    def _loop(self, watched: Watched) -> Loop:
+        lines = None if self.look is None else hot_lines(self.look.loop_lines)
+        return dataclasses.replace(loop_of(watched), hot_lines=lines)
+
     def _absent(self) -> Mapping[str, str]:
         out = dict(self.not_measured)
         if self.failed is not None:
@@ -156,23 +178,9 @@ class Case:
         if self.watched.loader is None:
             out.setdefault("floor", _NO_LOADER)
             out.setdefault("loader", _NO_LOADER)
-        else:
-            out.setdefault("transforms", "transforms are not timed one by one")
+        for what, why in unseen(self.watched, self.look, self.pressure).items():
+            out.setdefault(what, out.get("look", why))
         return out
-
-
-def _loader(w: Watched) -> LoaderFacts | None:
-    if w.loader is None:
-        return None
-    return LoaderFacts(
-        num_workers=w.loader.num_workers,
-        prefetch_factor=w.loader.prefetch_factor,
-        pin_memory=w.loader.pin_memory,
-        persistent_workers=w.loader.persistent_workers,
-        batch_size=w.loader.batch_size,
-        transforms=None,
-        hot_lines=None,
-    )
 
 
 def _floor(floor: Floor | None) -> FloorFacts | None:
@@ -190,7 +198,12 @@ def _finding(rule: Rule, found: Finding) -> FindingFacts:
         message=found.message,
         evidence=evidence,
         fixes=list(rule.fixes),
+        of=found.of,
     )
+
+
+def _debug(found: Sequence[Debug] | None) -> list[DebugMode] | None:
+    return None if found is None else [DebugMode(name=mode.name, how=mode.how) for mode in found]
 
 
 def _operator(o: Operator) -> OperatorFacts:

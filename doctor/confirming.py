@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fasttrain_doctor.diagnosis import Candidate, Projected, Tuned
-from fasttrain_doctor.gather import epoch_of, target_of
+from fasttrain_doctor.epochs import epoch_cost
+from fasttrain_doctor.gather import target_of
 from fasttrain_doctor.tuners import confirm
 from fasttrain_doctor.tuners.bench import Block, SessionEnded
 from fasttrain_doctor.tuners.confirm import Confirmation, ProcessResult
@@ -115,7 +116,7 @@ def _projected(work: Diagnosing, runner: _Runner, done: Confirmation) -> Project
     if watched is None or done.step is None or done.baseline_step is None:
         return None
     before, after = runner.startup[False], runner.startup[True]
-    epoch = epoch_of(watched)
+    epoch = epoch_cost(watched)
     batches = epoch.batches
     length = None if batches is None else batches / max(watched.breakdown.batches_per_step, 1.0)
     return projected(

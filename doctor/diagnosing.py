@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fasttrain_doctor import endings, gather, journal, judging, profiling, snapshot, watching
+from fasttrain_doctor import endings, epochs, gather, journal, judging, profiling, snapshot, watching
 from fasttrain_doctor.case import Case
 from fasttrain_doctor.diagnosis import Change, TrialFacts
 from fasttrain_doctor.errors import DoctorError, NothingMeasured, UsageError
@@ -19,6 +19,7 @@ from fasttrain_doctor.launch import Command, Streams
 from fasttrain_doctor.progress import Progress
 from fasttrain_doctor.recorded import read_probe
 from fasttrain_doctor.run import RunWriter
+from fasttrain_doctor.sampling import read_samples
 from fasttrain_doctor.tried import said
 from fasttrain_doctor.tuners.arms import USED_UP
 from fasttrain_doctor.tuners.bench import SessionEnded
@@ -212,7 +213,7 @@ class Diagnosing:
                 raise NothingMeasured("too-few-steps", f"{name} took no three whole steps past its warm-up")
             raise endings.unmeasured(session, self._probe, name, self.limits.timeout, seen.watched)
         self.case.watched = seen.watched
-        self.case.startup = gather.startup_of(seen.watched, session.started)
+        self.case.startup = epochs.startup_of(seen.watched, session.started)
         self.case.overhead = seen.overhead
         if seen.ended is not None:
             self._note_end(session, seen.ended)
@@ -286,6 +287,7 @@ class Diagnosing:
 
     def judge(self) -> None:
         """Let the rules look at what is known."""
+        self.case.samples = read_samples(self.writer.run.samples_file)
         judging.judge(self.case, self.command)
         for rule, finding in self.case.findings:
             self.progress.say(f"{rule.code} {rule.name}: {finding.message}")

@@ -38,6 +38,7 @@ class Loop:
     file: str | None
     lines: tuple[int, int] | None
     loaders: list[LoaderRole]
+    hot_lines: list[HotLine] | None = None  # null: not looked at
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +71,64 @@ class Transform:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HotLine:
+    """A line of the user's own code and the seconds spent in it and what it calls; ``code`` is its text."""
+
+    file: str
+    line: int
+    function: str
+    seconds: float  # per sample in the loader, per step in the loop
+    code: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetching:
+    """What fetches consisted of over the window, in seconds per training sample unless said otherwise.
+
+    ``median`` and ``slowest`` are of single samples; ``tail`` is the share of all item time that slow samples take
+    beyond three times the median, ``slow_share`` how many of the samples they are. ``busy`` and ``idle`` are shares of the
+    workers' time; ``pack`` and ``unpack`` CPU seconds per step of sending batches and of taking them.
+    """
+
+    samples: int
+    item: float | None
+    collate: float | None
+    median: float | None
+    slowest: float | None
+    slowest_index: int | None
+    tail: float | None
+    slow_share: float | None
+    busy: float | None
+    idle: float | None
+    pack: float | None
+    unpack: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reads:
+    """Files read per training sample; ``storage`` is the part of ``bytes`` that came from a device, not from memory."""
+
+    opens: float | None
+    calls: float | None
+    bytes: float | None
+    storage: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lock:
+    """The share of the time in which fetches were blocked that went into waiting for a lock, and where most of it did."""
+
+    share: float
+    place: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderFacts:
-    """The training loader as the script configured it."""
+    """The training loader as the script configured it, and what its fetches consist of.
+
+    ``stages`` holds seconds per training sample: sampler, read, decode, transform, item (the rest of ``__getitem__``),
+    collate, transfer, pin.
+    """
 
     num_workers: int
     prefetch_factor: int | None
@@ -79,35 +136,87 @@ class LoaderFacts:
     persistent_workers: bool
     batch_size: int | None
     transforms: list[Transform] | None
-    hot_lines: list[dict[str, Any]] | None
+    hot_lines: list[HotLine] | None
+    stages: dict[str, float | None] | None
+    fetches: Fetching | None
+    reads: Reads | None
+    lock: Lock | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pressure:
+    """The machine during the window: shares of the time in which tasks waited, rates per second.
+
+    ``throttled`` is in seconds per second, ``disk_read`` in bytes, ``tree_cpu`` in cores of the script's processes,
+    ``growth`` in bytes of their memory per second (null: no clear trend). ``gpu_slowed_by`` names what lowered a GPU's
+    clock, with the share of the window in which it did.
+    """
+
+    cpu: float | None
+    io: float | None
+    memory: float | None
+    throttled: float | None
+    disk_read: float | None
+    tree_cpu: float | None
+    growth: float | None
+    gpu_busy: float | None
+    gpu_slowed_by: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DebugMode:
+    """A mode meant for debugging that was on in the training process, and how it was seen."""
+
+    name: str
+    how: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Epoch:
-    """Costs once an epoch, in seconds; batches is the loader's length."""
+    """Costs once an epoch, in seconds; batches is the loader's length.
+
+    ``steps`` is what its training steps take, projected from their mean and its length, ``whole`` all of it together;
+    ``shares`` are those of the parts in the whole.
+    """
 
     batches: int | None
     start: float | None
     eval: float | None
     checkpoint: float | None
+    logging: float | None
+    other: float | None
+    steps: float | None
+    whole: float | None
+    shares: dict[str, float] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Startup:
-    """Seconds before the first step: importing torch and all else until the first batch was asked for, first batch."""
+    """Seconds before training is under way, in order.
+
+    From the command's start until torch was imported; from there until the first batch was asked for; making the
+    workers; waiting for the first batch; computing the first step beyond what a step usually takes.
+    """
 
     imports: float | None
-    first_batch: float | None
+    setup: float | None
     workers: float | None
+    first_batch: float | None
+    first_step: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranks:
-    """Processes that trained together. Phases are those of the slowest."""
+    """Processes that trained together. Phases are those of the slowest.
+
+    ``step`` is the mean step of each, ``work`` the part of it in which it did not wait for the others; ``straggler`` is
+    the rank that the others wait for.
+    """
 
     world: int
     reported: int
     step: dict[str, float]
+    work: dict[str, float]
     straggler: str | None
 
 
@@ -121,7 +230,7 @@ class FloorFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FindingFacts:
-    """A bottleneck: ``lost`` is the share of the step that would go if it did."""
+    """A bottleneck: ``lost`` is the share that would go if it did, ``of`` the step or of an epoch; 0 is a warning."""
 
     code: str
     rule: str
@@ -129,6 +238,7 @@ class FindingFacts:
     message: str
     evidence: dict[str, Any]
     fixes: list[str]
+    of: Literal["step", "epoch"] = "step"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -249,6 +359,8 @@ class Diagnosis:
     epoch: Epoch | None
     startup: Startup | None
     ranks: Ranks | None
+    pressure: Pressure | None
+    debug: list[DebugMode] | None
     floor: FloorFacts | None
     findings: list[FindingFacts]
     trials: list[TrialFacts]

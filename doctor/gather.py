@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from fasttrain_doctor.breakdown import Window, break_down, window
-from fasttrain_doctor.diagnosis import Epoch, LoaderRole, Loop, Ranks, Startup
-from fasttrain_doctor.evidence import Breakdown, Loader, Model, Optimizer
-from fasttrain_doctor.partition import gaps_between
+from fasttrain_doctor.diagnosis import LoaderRole, Loop, Ranks
+from fasttrain_doctor.evidence import Breakdown, Fetches, Loader, Model, Optimizer
+from fasttrain_doctor.fetches import fetches_of
+from fasttrain_doctor.ranks import ranks_of
 from fasttrain_doctor.recorded import Fact, Process, Recorded
-from fasttrain_doctor.records import Kind, Record, Span
+from fasttrain_doctor.records import Kind, Span
 from fasttrain_doctor.steps import Steps, find_steps
-
-STRAGGLES = 1.1  # a rank this many times slower than the median is a straggler
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,7 @@ class Watched:
     ranks: Ranks
     framework: str | None
     spans: Mapping[str, tuple[tuple[str, float], ...]]
+    fetches: Fetches | None
 
 
 def understand(recorded: Recorded) -> Watched | None:
@@ -42,14 +41,11 @@ def understand(recorded: Recorded) -> Watched | None:
     found = [w for p in recorded.trainers if (w := _one(recorded, p)) is not None]
     if not found:
         return None
-    slowest = max(found, key=lambda w: w.breakdown.mean)
-    names = {id(w): str(w.process.rank if w.process.rank is not None else i) for i, w in enumerate(found)}
-    times = {names[id(w)]: w.breakdown.mean for w in found}
-    middle = statistics.median(times.values())
-    late = slowest.breakdown.mean > STRAGGLES * middle and len(found) > 1
+    names = [str(w.process.rank if w.process.rank is not None else i) for i, w in enumerate(found)]
+    names = names if len(set(names)) == len(names) else [str(i) for i in range(len(found))]
     world = max([len(found), *(int(f.get("world") or 1) for p in recorded.processes for f in p.facts_of("rank"))])
-    ranks = Ranks(world=world, reported=len(found), step=times, straggler=names[id(slowest)] if late else None)
-    return replace(slowest, ranks=ranks)
+    ranks, slowest = ranks_of({name: w.breakdown for name, w in zip(names, found, strict=True)}, world)
+    return replace(found[names.index(slowest)], ranks=ranks)
 
 
 def _one(recorded: Recorded, process: Process) -> Watched | None:
@@ -73,9 +69,10 @@ def _one(recorded: Recorded, process: Process) -> Watched | None:
         loader_fact=fact,
         optimizers=tuple(_optimizer(f) for f in optimizers.values()),
         model=_model(process.facts_of("model")),
-        ranks=Ranks(world=1, reported=1, step={}, straggler=None),
+        ranks=Ranks(world=1, reported=1, step={}, work={}, straggler=None),
         framework=framework,
         spans=_spans(process, chosen),
+        fetches=fetches_of(process, workers, steps, chosen.measured),
     )
 
 
@@ -178,67 +175,6 @@ def loop_of(watched: Watched) -> Loop:
     lines = [int(f["line"]) for f in at if (f["file"], f["function"]) == (file, name)]
     lines += [int(f["line"]) for f in process.facts_of("loader") if f["file"] == file and f.get("function") == name]
     return Loop(file=file, lines=(min(lines), max(lines)), loaders=list(roles.values()))
-
-
-def startup_of(watched: Watched, started: float) -> Startup:
-    """Return the costs before the first step.
-
-    Args:
-        watched: the understood run.
-        started: when the process was started, in seconds of the records' clock.
-    """
-    asked = [r for r in watched.process.of(Kind.NEXT) if r.a in watched.steps.loaders]
-    made = [r for r in watched.process.of(Kind.ITERATOR) if r.a in watched.steps.loaders]
-    begin = asked[0] if asked else next(iter(watched.process.of(Kind.FORWARD, Kind.BACKWARD)), None)
-    return Startup(
-        imports=None if begin is None else max(0.0, begin.t0 / 1e9 - started),
-        first_batch=(asked[0].t1 - asked[0].t0) / 1e9 if asked else None,
-        workers=(made[0].t1 - made[0].t0) / 1e9 if made and made[0].b else None,
-    )
-
-
-def epoch_of(watched: Watched) -> Epoch:
-    """Return what an epoch costs besides its steps, from the epochs' borders inside the window."""
-    process, steps = watched.process, watched.steps
-    length = watched.loader.length if watched.loader is not None else None
-    gaps = gaps_between(watched.window.every)
-    inside = [[r for r in process.records if a <= r.t0 < b and r.thread == steps.thread] for a, b in gaps]
-    evals = [t for records in inside if (t := _eval_seconds(records, steps)) is not None]
-    saves = [sum(_seconds(r) for r in records if _saves(r)) for records in inside]
-    return Epoch(
-        batches=length,
-        start=_epoch_start(process, steps),
-        eval=statistics.fmean(evals) if evals else None,
-        checkpoint=statistics.fmean(saves) if any(saves) else None,
-    )
-
-
-def _saves(r: Record) -> bool:
-    return r.kind is Kind.SPAN and r.flag == Span.CHECKPOINT
-
-
-def _seconds(r: Record) -> float:
-    return (r.t1 - r.t0) / 1e9
-
-
-def _eval_seconds(records: Sequence[Record], steps: Steps) -> float | None:
-    signs = [r for r in records if r.kind is Kind.NEXT and r.a not in steps.loaders]
-    return (max(r.t1 for r in signs) - min(r.t0 for r in signs)) / 1e9 if signs else None
-
-
-def _epoch_start(process: Process, steps: Steps) -> float | None:
-    """Return what making the iterator and waiting for its first batch takes beyond a usual wait."""
-    asked = [r for r in process.of(Kind.NEXT) if r.a in steps.loaders and r.flag == 0]
-    made = [r for r in process.of(Kind.ITERATOR) if r.a in steps.loaders]
-    if not made or not asked:
-        return None
-    usual = statistics.median(_seconds(r) for r in asked)
-    costs = []
-    for m in made[1:] or made:  # the first epoch's start also pays for what is lazy
-        first = next((r for r in asked if r.obj == m.obj and r.t0 >= m.t1), None)
-        if first is not None:
-            costs.append(_seconds(m) + max(0.0, _seconds(first) - usual))
-    return statistics.fmean(costs) if costs else None
 
 
 def target_of(watched: Watched) -> dict[str, Any]:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from fasttrain_doctor.case import Case
+from fasttrain_doctor.copies import copies_of
+from fasttrain_doctor.epochs import epoch_cost
 from fasttrain_doctor.evidence import Evidence
 from fasttrain_doctor.launch import Command
 from fasttrain_doctor.rules import diagnose
+from fasttrain_doctor.trend import growth
 from fasttrain_doctor.tuners.fixes import all_fixes
+from fasttrain_doctor.window_facts import batch_of, debug_of, queued_of, threads_of, worker_threads_of
 
 
 def judge(case: Case, command: Command) -> None:
     """Put the evidence and the rules' findings into the case; ``case.watched`` must be there."""
     watched = case.watched
     assert watched is not None
+    process, measured = watched.process, watched.window.measured
+    tensors, objects = batch_of(process, watched.loader_fact)
     case.evidence = Evidence(
         machine=case.machine,
         breakdown=watched.breakdown,
@@ -26,6 +32,18 @@ def judge(case: Case, command: Command) -> None:
         framework=watched.framework,
         world=watched.ranks.world,
         spans=watched.spans,
+        look=case.look,
+        fetches=watched.fetches,
+        pressure=case.pressure,
+        epoch=epoch_cost(watched),
+        copies=copies_of(process, watched.steps, measured),
+        debug=debug_of(process),
+        threads=threads_of(process),
+        worker_threads=worker_threads_of(watched.workers),
+        queued=queued_of(process),
+        trend=growth([step.seconds for step in measured]),
+        batch_tensors=tensors,
+        batch_objects=objects,
     )
     case.findings = diagnose(case.evidence)
 

@@ -217,13 +217,9 @@ def hot_lines(diagnosis: Diagnosis) -> Table | None:
     found = diagnosis.loader.hot_lines if diagnosis.loader else None
     if not found:
         return None
-    seconds = [float(line.get("seconds") or 0.0) for line in found]
-    rows = tuple(
-        (f"{line.get('file', '?')}:{line.get('line', '?')}", str(line.get("code") or ""), words.seconds(value))
-        for line, value in zip(found, seconds, strict=True)
-    )
-    top = max(seconds)
-    widths = tuple(value / top if top else 0.0 for value in seconds)
+    rows = tuple((f"{hot.file}:{hot.line}", hot.code or "", words.seconds(hot.seconds)) for hot in found)
+    top = max(hot.seconds for hot in found)
+    widths = tuple(hot.seconds / top if top else 0.0 for hot in found)
     return Table("Hottest lines", ("line", "code", "per sample"), rows, widths)
 
 

@@ -41,7 +41,20 @@ NOTHING_TO_GAIN = replace(
     },
     data=0.0013,
     hidden={"io": 0.0021, "prepare": 0.031, "h2d": None},
-    loader=replace(SUCCESS.loader, num_workers=2, prefetch_factor=2, transforms=None, hot_lines=None),
+    loader=replace(
+        SUCCESS.loader,
+        num_workers=2,
+        prefetch_factor=2,
+        transforms=None,
+        hot_lines=None,
+        stages=None,
+        fetches=None,
+        reads=None,
+        lock=None,
+    ),
+    epoch=replace(
+        SUCCESS.epoch, start=None, eval=None, checkpoint=None, logging=None, other=None, whole=None, shares=None
+    ),
     floor=FloorFacts(step=0.2129, ceiling=1.01),
     findings=[],
     trials=[],
@@ -121,6 +134,8 @@ FAILED = replace(
     loader=None,
     epoch=None,
     ranks=None,
+    pressure=None,
+    debug=None,
     floor=None,
     findings=[],
     trials=[],
@@ -134,7 +149,7 @@ FAILED = replace(
     executions=1,
     seconds=6.1,
     clock=None,
-    startup=Startup(imports=2.9, first_batch=None, workers=None),
+    startup=Startup(imports=2.9, setup=None, workers=None, first_batch=None, first_step=None),
     moved=[],
 )
 
