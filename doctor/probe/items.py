@@ -7,7 +7,6 @@ else (torch.utils.data._utils.fetch, torch 1.8 to 2.14). Whatever else is asked 
 from __future__ import annotations
 
 import operator
-from itertools import pairwise
 from typing import Any
 
 from fasttrain_doctor.evidence import TAIL
@@ -45,9 +44,9 @@ class Samples:
         if len(marks) == 2:
             slowest = marks[1] - marks[0]
             return self._index(0), 0, slowest, 0, slowest
-        took = [b - a for a, b in pairwise(marks)]
-        slowest = max(took)
-        typical = sorted(took)[(len(took) - 1) // 2]
+        took = list(map(operator.sub, marks[1:], marks))
+        ordered = sorted(took)
+        slowest, typical = ordered[-1], ordered[(len(took) - 1) // 2]
         limit = int(TAIL * typical)
         if slowest <= limit:
             return self._index(took.index(slowest)), 0, slowest, 0, typical

@@ -24,6 +24,8 @@ _BACKWARDS_WITHOUT_STEP = 3  # after so many there is no torch optimizer: a back
 _LOOKS = 2  # forwards in evaluation mode in a row that make an evaluation; pseudo-labels take one
 _BETWEEN_EVALUATIONS = 3  # steps; what comes more often than that is part of the step
 
+_GRAD, _EVAL, _TRAINS = int(Call.GRAD), int(Call.EVAL), int(Call.TRAINS)  # a flag's arithmetic is slow in Python
+
 
 class Program(Protocol):
     """What the parent asked for: told of each border, True when it is finished."""
@@ -137,13 +139,13 @@ class Loop:
 
     def before_forward(self, module: Any, flag: int) -> None:
         """Note an outermost forward; without gradients it may mark what was fetched before it as evaluation."""
-        if not flag & Call.GRAD:
+        if not flag & _GRAD:
             self._looked = True
-            if flag & Call.EVAL and flag & Call.TRAINS:
+            if flag & _EVAL and flag & _TRAINS:
                 self._asked.clear()
                 self._look()
             return
-        if not flag & Call.TRAINS:
+        if not flag & _TRAINS:
             return
         if self.unasked:
             self._return()

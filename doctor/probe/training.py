@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from typing import Any
 
 from fasttrain_doctor.probe import describe, state
@@ -12,8 +13,13 @@ from fasttrain_doctor.probe.recorder import clock, thread_clock
 from fasttrain_doctor.records import Call, Kind
 
 _UPDATES_TO_LEARN = 3  # how long every module call is looked at before only the roots' classes are
+_MOST_NESTED = 64  # calls an update inside other modules, each of which a hook on their class costs 0.3 us
+# An Enum's members are slow to reach, and their arithmetic slower still.
+_FORWARD, _BACKWARD, _OPTIMIZER = int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.OPTIMIZER)
+_GRAD, _EVAL, _TRAINS = int(Call.GRAD), int(Call.EVAL), int(Call.TRAINS)
 
 _roots: dict[type, Any] = {}  # class -> its own __call__ in its __dict__, or None
+_nested: Counter[type] = Counter()  # calls inside other modules while every call was looked at
 _class_wide: Any = None
 
 
@@ -27,7 +33,7 @@ def _call(original: Any) -> Any:
         try:
             grad = _grad_enabled()
             serial, trains = _known(self, grad)
-            flag = (Call.GRAD if grad else 0) | (0 if self.training else Call.EVAL) | (Call.TRAINS if trains else 0)
+            flag = (_GRAD if grad else 0) | (0 if self.training else _EVAL) | (_TRAINS if trains else 0)
             loop.before_forward(self, flag)
             t0, cpu0 = clock(), thread_clock()
             waited, others = accounting(t0, cpu0) if loop.unasked else (0, 0)
@@ -39,7 +45,21 @@ def _call(original: Any) -> Any:
             return original(self, *args, **kwargs)
         finally:
             inside.depth -= 1
-            state.recorder.write(Kind.FORWARD, flag, serial, t0, clock(), cpu0, thread_clock(), waited, others)
+            state.recorder.write(_FORWARD, flag, serial, t0, clock(), cpu0, thread_clock(), waited, others)
+
+    return __call__
+
+
+def _learning(original: Any) -> Any:
+    """Hook every module's call, and count those inside others."""
+    outermost = _call(original)
+
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _compiling() and state.inside.depth:
+            _nested[type(self)] += 1
+            return original(self, *args, **kwargs)
+        return outermost(self, *args, **kwargs)
 
     return __call__
 
@@ -86,11 +106,17 @@ def learn_done() -> None:
     import torch
 
     torch.nn.Module.__call__ = _class_wide  # type: ignore[method-assign]
-    for cls in list(_roots):
+    for cls in _worth_it():
         if "__call__" in cls.__dict__:
             _roots[cls] = cls.__dict__["__call__"]
         setattr(cls, "__call__", _call(cls.__call__))  # noqa: B010  mypy takes it for a method
     _class_wide = None
+
+
+def _worth_it() -> list[type]:
+    """Return the roots' classes without those called far more often inside others, unless there are no more."""
+    most = _MOST_NESTED * max(1, state.loop.updates)
+    return [cls for cls in _roots if _nested[cls] <= most] or list(_roots)
 
 
 def _wrap_backward(original: Any) -> Any:
@@ -114,7 +140,7 @@ def _wrap_backward(original: Any) -> Any:
         finally:
             inside.backward -= 1
             inside.depth -= 1
-            state.recorder.write(Kind.BACKWARD, int(bool(outer)), 0, t0, clock(), cpu0, thread_clock())
+            state.recorder.write(_BACKWARD, int(bool(outer)), 0, t0, clock(), cpu0, thread_clock())
             try:
                 loop.after_backward()
                 _learn(loop)
@@ -172,7 +198,7 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         serial, t0, cpu0 = opened
         t1, cpu1 = clock(), thread_clock()
         waited, others = accounting(t1, cpu1) if state.loop.unasked else (0, 0)
-        state.recorder.write(Kind.OPTIMIZER, 0, serial, t0, t1, cpu0, cpu1, waited, others)
+        state.recorder.write(_OPTIMIZER, 0, serial, t0, t1, cpu0, cpu1, waited, others)
         state.loop.after_step(serial)
         _learn(state.loop)
     except Exception as error:
@@ -218,9 +244,9 @@ def install() -> None:
     install_steps()
     _grad_enabled = torch.is_grad_enabled
     _compiling = torch.compiler.is_compiling
-    Optimizer.zero_grad = _wrap_zero_grad(Optimizer.zero_grad, Kind.ZERO_GRAD)  # type: ignore[method-assign]
+    Optimizer.zero_grad = _wrap_zero_grad(Optimizer.zero_grad, int(Kind.ZERO_GRAD))  # type: ignore[method-assign]
     torch.autograd.backward = _wrap_backward(torch.autograd.backward)
     torch.autograd.grad = _wrap_backward(torch.autograd.grad)
     _class_wide = torch.nn.Module.__call__
-    torch.nn.Module.__call__ = _call(_class_wide)  # type: ignore[method-assign]
+    torch.nn.Module.__call__ = _learning(_class_wide)  # type: ignore[method-assign]
     on_import("torch._dynamo.callback", lambda module: module.on_compile_start(_on_compile))
