@@ -50,6 +50,14 @@ def waiting(evidence: Evidence) -> float | None:
     return share if bound is None else min(share, bound)
 
 
+def work(evidence: Evidence) -> float | None:
+    """Return what making the batches of a step takes one process, in seconds; None: not measured."""
+    fetches, samples = evidence.fetches, evidence.breakdown.samples_per_step
+    if fetches is None or fetches.item is None or fetches.collate is None or samples is None:
+        return None
+    return (fetches.item + fetches.collate) * samples
+
+
 def spared(evidence: Evidence, part: float) -> float | None:
     """Return the share of the step that would go if ``part`` of the time in fetches did; None: not measured.
 
@@ -60,13 +68,12 @@ def spared(evidence: Evidence, part: float) -> float | None:
     if waits is None:
         return None
     workers = 0 if evidence.loader is None else evidence.loader.num_workers
-    hidden = [breakdown.hidden.get(name) for name in ("io", "prepare")]
-    if workers == 0 or breakdown.data is None or None in hidden:
+    seconds = work(evidence)
+    if workers == 0 or seconds is None or breakdown.data is None:
         return part * waits
-    shown = breakdown.data / breakdown.mean
-    work = shown + sum(x or 0.0 for x in hidden) / breakdown.mean
-    remains = max(0.0, (1 - part) * work / workers - (1 - shown))
-    return max(0.0, min(waits, shown - remains, part * work))
+    shown, made = breakdown.data / breakdown.mean, seconds / breakdown.mean
+    remains = max(0.0, (1 - part) * made / workers - (1 - shown))
+    return max(0.0, min(waits, shown - remains, part * made))
 
 
 def own_load(evidence: Evidence) -> bool:
