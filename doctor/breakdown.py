@@ -6,9 +6,12 @@ nor covered by the CPU time of other threads working for it, was blocked, and bl
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
 
 import numpy as np
 
@@ -17,7 +20,7 @@ from fasttrain_doctor.partition import Piece, cut, overlapping, waits
 from fasttrain_doctor.recorded import Process
 from fasttrain_doctor.records import Interval, Kind, Record
 from fasttrain_doctor.stats import warmup as find_warmup
-from fasttrain_doctor.steps import Step, Steps
+from fasttrain_doctor.steps import Step, Steps, of_thread
 
 _FEWEST = 3  # steps left after warm-up below which warm-up is not dropped
 
@@ -102,7 +105,7 @@ def break_down(
         return None
     times = np.array([s.seconds for s in chosen.measured])
     mean = float(times.mean())
-    mine = [r for r in process.records if r.thread == steps.thread]
+    mine = of_thread(process.records, steps.thread)
     by_loader = bool(steps.loaders) and steps.found_by in ("loader", "backward")
     count = len(chosen.measured)
     first, last = chosen.measured[0].start, chosen.measured[-1].end
@@ -114,12 +117,12 @@ def break_down(
     totals: Counter[str] = Counter()
     local: dict[int, Record] = {}
     for step, records in zip(chosen.measured, overlapping(mine, chosen.measured), strict=True):
-        pieces = cut(step, records, steps.loaders, before_forward)
-        _add(totals, pieces)
-        _add_made(totals, [p for p in pieces if p.label == "made"], records)
+        pieces = cut(step, records, steps.loaders, before_forward, by_hand=steps.found_by == "backward")
+        _add(totals, pieces, _blocked(pieces, records), made=before_forward == "made")
         local |= {r.t0: r for p in pieces if p.label == "data" and (r := p.record) and r.kind is Kind.FETCH}
     own, remote = fetching(local.values()), fetching(elsewhere)
     phases, inferred = _data(totals, own, remote, blurred)
+    inferred += ["optimizer"] if totals["by_hand"] else []
     per = {name: ns / 1e9 / count for name, ns in totals.items()}
     has_workers = bool(elsewhere)
     io, prepare = phases
@@ -150,7 +153,7 @@ def break_down(
         warmup=chosen.warmup,
         found_by=steps.found_by,
         batches_per_step=batches,
-        samples_per_step=None if batch_size is None else batch_size * batches,
+        samples_per_step=_samples(elsewhere or local.values(), count) if batch_size is None else batch_size * batches,
         clock="host" if device is None else "device",
         phases=out,
         data=data,
@@ -164,14 +167,47 @@ def break_down(
 _DATA = (Phase.IO, Phase.PREPARE)
 
 
-def _add(totals: Counter[str], pieces: Sequence[Piece]) -> None:
-    for p in pieces:
-        if p.label == "loss":
-            waited = waits(p)
-            totals["forward"] += p.ns - waited
-            totals["python"] += waited
+def _samples(fetches: Iterable[Record], steps: int) -> float | None:
+    """Count the samples of a step where no sampler says how many there are; None where batches are fetched whole."""
+    counts = [r.c for r in fetches]
+    return sum(counts) / steps if max(counts, default=0) > 1 else None
+
+
+def _add(totals: Counter[str], pieces: Sequence[Piece], blocked: Sequence[int | None], made: bool) -> None:
+    """Add up a step's pieces. A loss and an update by hand compute: what they wait for is a batch, or the script's own."""
+    for p, waited in zip(pieces, blocked, strict=True):
+        if p.label == "made":
+            totals["made"] += p.ns
+            totals["made_io"] += waited or 0
+            totals["accounted"] += waited is not None
+        elif p.label in ("loss", "update"):
+            ns = waits(p, waited)
+            totals["forward" if p.label == "loss" else "optimizer"] += p.ns - ns
+            totals["by_hand"] += p.label == "update"
+            totals["made" if made else "python"] += ns
+            totals["made_io"] += ns if made else 0
         else:
             totals[p.label] += p.ns
+
+
+def _blocked(pieces: Sequence[Piece], records: Sequence[Record]) -> list[int | None]:
+    """Return the ns in which a piece's thread was blocked, and neither queued for a CPU nor waited for other threads.
+
+    Both are read where no loader is asked: at the begin of a forward and a backward, at the end of an optimizer's step.
+    None where that is not known.
+    """
+    points = [(r.t0, r.a + r.b) for r in records if r.kind in (Kind.FORWARD, Kind.BACKWARD) and r.a]
+    points += [(r.t1, r.a + r.b) for r in records if r.kind is Kind.OPTIMIZER and r.a]
+    points.sort()
+    away = [q[1] - p[1] for p, q in pairwise(points)]
+    at = [bisect_right(points, (p.t0, inf)) - 1 for p in pieces]
+    idle = [None if p.cpu is None or not 0 <= i < len(away) else p.ns - p.cpu for p, i in zip(pieces, at, strict=True)]
+    sums: Counter[int] = Counter()
+    for i, ns in zip(at, idle, strict=True):
+        sums[i] += ns or 0
+    return [
+        None if ns is None else ns - min(ns, away[i] * ns // max(sums[i], 1)) for i, ns in zip(at, idle, strict=True)
+    ]
 
 
 def _fetched_ahead(r: Record, steps: Steps) -> bool:
@@ -179,20 +215,6 @@ def _fetched_ahead(r: Record, steps: Steps) -> bool:
     if r.kind is not Kind.FETCH or (r.obj and r.obj not in steps.loaders):
         return False
     return bool(r.flag) or r.thread != steps.thread
-
-
-def _add_made(totals: Counter[str], pieces: Sequence[Piece], records: Sequence[Record]) -> None:
-    """Split data made in the loop, between an update and the next forward, as a fetch is split."""
-    blocked = sum(p.ns - p.cpu for p in pieces if p.cpu is not None)
-    update: Record | None = None
-    for r in records:
-        if r.kind is Kind.OPTIMIZER and r.a:
-            update = r
-        elif r.kind is Kind.FORWARD and r.a and update is not None and r.t0 >= update.t1:
-            totals["accounted"] += 1
-            blocked -= min(blocked, (r.a - update.a) + (r.b - update.b))
-            update = None
-    totals["made_io"] += blocked
 
 
 def _data(

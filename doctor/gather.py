@@ -11,6 +11,7 @@ from fasttrain_doctor.breakdown import Window, break_down, window
 from fasttrain_doctor.diagnosis import LoaderRole, Loop, Ranks
 from fasttrain_doctor.evidence import Breakdown, Fetches, Loader, Model, Optimizer
 from fasttrain_doctor.fetches import fetches_of
+from fasttrain_doctor.loop_source import training_loop
 from fasttrain_doctor.ranks import ranks_of
 from fasttrain_doctor.recorded import Fact, Process, Recorded
 from fasttrain_doctor.records import Kind, Span
@@ -168,13 +169,17 @@ def loop_of(watched: Watched) -> Loop:
         entry = LoaderRole(role=role, file=fact["file"], line=fact["line"])  # type: ignore[arg-type]
         roles.setdefault((role, entry.file, entry.line), entry)
     at = process.facts_of("at")
+    statement = training_loop([[(str(file), int(line)) for file, line in f["stack"]] for f in at])
+    if statement is not None:
+        lines = (statement.first, statement.last)
+        return Loop(file=statement.file, lines=lines, loaders=list(roles.values()))
     function = Counter((f["file"], f["function"]) for f in at).most_common(1)
     if not function:
         return Loop(file=None, lines=None, loaders=list(roles.values()))
     (file, name), _ = function[0]
-    lines = [int(f["line"]) for f in at if (f["file"], f["function"]) == (file, name)]
-    lines += [int(f["line"]) for f in process.facts_of("loader") if f["file"] == file and f.get("function") == name]
-    return Loop(file=file, lines=(min(lines), max(lines)), loaders=list(roles.values()))
+    seen = [int(f["line"]) for f in at if (f["file"], f["function"]) == (file, name)]
+    seen += [int(f["line"]) for f in process.facts_of("loader") if f["file"] == file and f.get("function") == name]
+    return Loop(file=file, lines=(min(seen), max(seen)), loaders=list(roles.values()))
 
 
 def target_of(watched: Watched) -> dict[str, Any]:

@@ -47,19 +47,27 @@ class Piece:
         return self.t1 - self.t0
 
 
-def cut(step: Step, records: Sequence[Record], training: Sequence[int], before_forward: str | None) -> list[Piece]:
+def cut(
+    step: Step,
+    records: Sequence[Record],
+    training: Sequence[int],
+    before_forward: str | None,
+    *,
+    by_hand: bool = False,
+) -> list[Piece]:
     """Cut a step into pieces in order of time.
 
     Args:
         step: the step.
         records: records of the training thread that overlap or touch it, ordered by start, outer before inner.
         training: numbers of the training loaders.
-        before_forward: the label of what precedes the first forward where the loop asks no loader, else None.
+        before_forward: the label of what precedes a forward where the loop asks no loader, else None.
+        by_hand: the update is the script's own: what follows the last backward.
     """
     flat = _innermost(records, step.start, step.end)
     evaluation = _evaluation(records, step, training, before_forward is None)
     clocks = _clocks(records)
-    pieces = [_label(p, flat, i, clocks, before_forward) for i, p in enumerate(flat)]
+    pieces = [_label(p, flat, i, clocks, before_forward, by_hand) for i, p in enumerate(flat)]
     if evaluation is None:
         return pieces
     a, b = evaluation
@@ -112,7 +120,9 @@ def _innermost(records: Sequence[Record], start: int, end: int) -> list[Piece]:
     return out
 
 
-def _label(piece: Piece, flat: Sequence[Piece], i: int, clocks: Mapping[int, int], before_forward: str | None) -> Piece:
+def _label(
+    piece: Piece, flat: Sequence[Piece], i: int, clocks: Mapping[int, int], before_forward: str | None, by_hand: bool
+) -> Piece:
     r = piece.record
     cpu = None
     if piece.t0 in clocks and piece.t1 in clocks:
@@ -121,7 +131,7 @@ def _label(piece: Piece, flat: Sequence[Piece], i: int, clocks: Mapping[int, int
         return Piece(piece.t0, piece.t1, _SPANS.get(Span(r.flag), "python"), r, cpu)
     if r is not None and r.kind is not Kind.CLOSURE:
         return Piece(piece.t0, piece.t1, _PLAIN.get(r.kind, "python"), r, cpu)
-    return Piece(piece.t0, piece.t1, _gap(flat, i, before_forward), None, cpu)
+    return Piece(piece.t0, piece.t1, _gap(flat, i, before_forward, by_hand), None, cpu)
 
 
 _PLAIN = {
@@ -131,12 +141,15 @@ _PLAIN = {
     Kind.BACKWARD: "backward",
     Kind.OPTIMIZER: "optimizer",
     Kind.ZERO_GRAD: "optimizer",
+    Kind.UPDATE: "optimizer",
     Kind.COPY: "h2d",
     Kind.MARK: "pause",
 }
 _NO_PIECE = frozenset({Kind.ITERATOR, Kind.DEVICE, Kind.ITEMS, Kind.BETWEEN})
 _TELLING = frozenset({Kind.NEXT, Kind.FORWARD, Kind.BACKWARD, Kind.OPTIMIZER})
 _COMPUTING = _TELLING - {Kind.NEXT}
+_SCALING = 3  # autograd nodes
+_ENDING = frozenset({Kind.OPTIMIZER, Kind.BACKWARD})  # what a batch has been used up after
 
 
 def _neighbour(flat: Sequence[Piece], i: int, way: int, kinds: frozenset[Kind], looking: bool) -> Record | None:
@@ -156,30 +169,41 @@ def _neighbour(flat: Sequence[Piece], i: int, way: int, kinds: frozenset[Kind], 
     return None
 
 
-def _gap(flat: Sequence[Piece], i: int, before_forward: str | None) -> str:
+def _gap(flat: Sequence[Piece], i: int, before_forward: str | None, by_hand: bool) -> str:
     """Label what no record covers by what came before it and what comes next.
 
     ``zero_grad``, copies, spans and pauses say nothing of it. The loss lies between forward and backward, where the next
-    batch may be fetched as well; a model without modules between its batch and its backward.
+    batch may be fetched as well; a model without modules between its batch and its backward. Where no loader is asked,
+    the next batch is made before a forward, or after one that gave the loss itself.
     """
     asks = before_forward is None
     before = _neighbour(flat, i, -1, _TELLING, asks)
     after = _neighbour(flat, i, 1, _TELLING, asks)
     computes = _neighbour(flat, i, 1, _COMPUTING, asks)
     trained = before is not None and before.kind is Kind.FORWARD
+    if before_forward == "made" and before is not None and after is not None and _loss_is_there(before, after):
+        return "made"
     if computes is not None and computes.kind is Kind.BACKWARD:
         at_it = after is computes and (before is None or before.kind is not Kind.BACKWARD)
         if at_it or trained:
             return "loss"
     if before is not None and trained and before.flag & Call.GRAD and asks and after is None:
         return "loss"  # the step ends before the backward: the next batch is fetched first
+    if by_hand and before is not None and before.kind is Kind.BACKWARD and (after is None or after.kind is Kind.NEXT):
+        return "update"
     if after is None or after.kind is not Kind.FORWARD:
         return "python"
     if trained:
         return "loss"
-    if before_forward is not None and (before is None or before.kind is Kind.OPTIMIZER):
+    if before_forward is not None and (before is None or before.kind in _ENDING):
         return before_forward
     return "python"
+
+
+def _loss_is_there(before: Record, after: Record) -> bool:
+    """Whether a forward gave the loss and next to nothing is computed from it before its backward: scaled, at most."""
+    gave = before.kind is Kind.FORWARD and before.flag & Call.LOSS
+    return bool(gave) and after.kind is Kind.BACKWARD and after.c - before.c <= _SCALING
 
 
 def _evaluation(records: Sequence[Record], step: Step, training: Sequence[int], asks: bool) -> tuple[int, int] | None:
@@ -204,12 +228,17 @@ def _evaluation(records: Sequence[Record], step: Step, training: Sequence[int], 
     return min(r.t0 for r in signs), max(r.t1 for r in signs)
 
 
-def waits(piece: Piece) -> int:
-    """Return the ns of a gap that the script waited in, 0 where it is no more than the scheduler's doing."""
+def waits(piece: Piece, blocked: int | None = None) -> int:
+    """Return the ns of a gap that the script waited in, 0 where it is no more than the scheduler's doing.
+
+    Args:
+        piece: the gap.
+        blocked: ns of it in which its thread was blocked, where that is known better than by its CPU time.
+    """
     if piece.cpu is None:
         return 0
-    blocked = piece.ns - piece.cpu
-    return blocked if blocked > max(_WAIT_SHARE * piece.ns, _WAIT_NS) else 0
+    idle = piece.ns - piece.cpu if blocked is None else blocked
+    return idle if idle > max(_WAIT_SHARE * piece.ns, _WAIT_NS) else 0
 
 
 def overlapping(records: Sequence[Record], steps: Sequence[Step]) -> list[list[Record]]:

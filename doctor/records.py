@@ -38,13 +38,14 @@ class Kind(IntEnum):
     # (of one that ended in an exception those that were there)
     FORWARD = 3  # outermost module call. obj module; flag: Call; a, b: the thread's run-queue wait and the other
     # Python threads' CPU so far at t0, 0: not read (only where no loader is asked)
-    BACKWARD = 4  # autograd.backward/grad, outermost. obj thread-wide serial
-    OPTIMIZER = 5  # an optimizer's step. obj optimizer; a, b: the same at t1
+    BACKWARD = 4  # autograd.backward/grad, outermost. flag 1: inside another call; a, b: the same
+    OPTIMIZER = 5  # an optimizer's step. obj optimizer; a, b: the same at t1; flag 1: skipped by a gradient scaler
     ZERO_GRAD = 6  # obj optimizer or module
     SPAN = 7  # flag: Span; something that is not training. a: its place in the user's code (fact number) or 0
-    COPY = 8  # a copy to the device issued by the host. flag 1: source pinned, 2: non_blocking; a bytes
+    COPY = 8  # a copy to the device issued by the host. flag 1: source pinned, 2: non_blocking; a bytes, b place or 0
     ITERATOR = 9  # an iterator was made or reset. obj iterator, a loader, b workers, c 1 when reset
     DEVICE = 10  # device times of one border interval. obj Interval, a device ns, flag 1: host-bound, b step serial
+    UPDATE = 15  # around optimizer steps: a gradient scaler's unscale_, step, update
     CLOSURE = 12  # the closure that an optimizer's step called
     ITEMS = 13  # the samples of the FETCH with the same t0 and thread; the rest of that one is collation. cpu1 0: not
     # read; obj index of the slowest + 1, 0: no number; flag slow samples, at most 255; a slowest ns, b what exceeds
@@ -60,6 +61,7 @@ class Call(IntFlag):
     GRAD = 1  # gradients were being recorded
     EVAL = 2  # the module was in evaluation mode
     TRAINS = 4  # some parameter of it requires a gradient
+    LOSS = 8  # what it gave holds a single number that a gradient can be taken of
 
 
 class Span(IntEnum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from fasttrain_doctor.recorded import Process
@@ -56,11 +56,9 @@ def find_steps(process: Process) -> Steps:
     training = [r for r in process.records if r.kind in (Kind.BACKWARD, Kind.OPTIMIZER)]
     if not training:
         return Steps((), "update", 0, (), None)
-    thread = Counter(r.thread for r in training).most_common(1)[0][0]
-    mine = [r for r in process.records if r.thread == thread]
-    updates = [r for r in mine if r.kind is Kind.OPTIMIZER] or [
-        r for r in mine if r.kind is Kind.BACKWARD and not r.flag
-    ]
+    thread = Counter(r.thread for r in _leading(training)).most_common(1)[0][0]
+    mine = of_thread(process.records, thread)
+    updates = _updates(mine)
     by_optimizer = any(r.kind is Kind.OPTIMIZER for r in mine)
     loaders = training_loaders(mine)
     requests = [r for r in mine if r.kind is Kind.NEXT and r.a in loaders]
@@ -77,6 +75,46 @@ def find_steps(process: Process) -> Steps:
         steps = _by_updates(updates, anchor, requests)
         found_by = "optimizer" if by_optimizer else "update"
     return Steps(tuple(_with_pauses(steps, pauses)), found_by, thread, loaders, anchor, others)
+
+
+def of_thread(records: Sequence[Record], thread: int) -> list[Record]:
+    """Return a thread's records, and those of optimizers that stepped meanwhile in hooks of its backwards.
+
+    On a device it is another thread that runs a backward's hooks.
+    """
+    spans = [r for r in records if r.kind is Kind.BACKWARD and r.thread == thread]
+    inside = iter(spans)
+    now = next(inside, None)
+    out = []
+    for r in records:
+        if r.thread == thread:
+            out.append(r)
+        elif r.kind is Kind.OPTIMIZER:
+            while now is not None and now.t1 < r.t1:
+                now = next(inside, None)
+            if now is not None and now.t0 <= r.t0:
+                out.append(r)
+    return out
+
+
+def _leading(training: Sequence[Record]) -> Sequence[Record]:
+    """Return what tells which thread trains: backwards, where there are any."""
+    return [r for r in training if r.kind is Kind.BACKWARD] or training
+
+
+def _updates(mine: Sequence[Record]) -> list[Record]:
+    """Return a thread's updates; one within a backward ends with it."""
+    backwards = [r for r in mine if r.kind is Kind.BACKWARD and not r.flag]
+    found = []
+    at = 0
+    for r in mine:
+        if r.kind is not Kind.OPTIMIZER:
+            continue
+        while at < len(backwards) and backwards[at].t1 < r.t0:
+            at += 1
+        inside = at < len(backwards) and backwards[at].t0 <= r.t0 and r.t1 <= backwards[at].t1
+        found.append(replace(r, t1=backwards[at].t1) if inside else r)
+    return found or backwards
 
 
 def training_loaders(records: Sequence[Record]) -> tuple[int, ...]:

@@ -22,17 +22,7 @@ def arm() -> None:
         applied.install_for_run()
         return
     state.recorder = Recorder(os.environ["FASTTRAIN_DOCTOR_DIR"])
-    address = os.environ.get("FASTTRAIN_DOCTOR_SOCKET")
-    command = None
-    if address:
-        from fasttrain_doctor.probe.control import Control
-
-        command = Control(address)
-    state.loop = Loop(command)
-    if "FASTTRAIN_DOCTOR_GUARD" in os.environ:
-        from fasttrain_doctor.probe import guard
-
-        state.loop.on_first_update = guard.loop_began
+    state.loop = _loop()
     _process_fact()
     from fasttrain_doctor.probe import device, fetching, loading, looking, spans, training
 
@@ -48,6 +38,22 @@ def arm() -> None:
         ("seed", _seed),
     ):
         _try(name, install)
+
+
+def _loop() -> Loop:
+    """Return a loop that asks the parent what to do once it has begun."""
+    address = os.environ.get("FASTTRAIN_DOCTOR_SOCKET")
+    command = None
+    if address:
+        from fasttrain_doctor.probe.control import Control
+
+        command = Control(address)
+    loop = Loop(command)
+    if "FASTTRAIN_DOCTOR_GUARD" in os.environ:
+        from fasttrain_doctor.probe import guard
+
+        loop.on_first_update = guard.loop_began
+    return loop
 
 
 def _try(name: str, install: Callable[[], None]) -> None:
@@ -79,7 +85,8 @@ def _on_fork() -> None:
     def in_child() -> None:
         state.recorder.after_fork()
         state.inside.depth = state.inside.backward = 0
-        state.loop = Loop(None)
+        # A script that has not trained itself may have forked the process that will.
+        state.loop = Loop(None) if state.loop.began else _loop()
         fetching.after_fork()
 
     os.register_at_fork(after_in_child=in_child)

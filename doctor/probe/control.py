@@ -60,7 +60,8 @@ class Control:
 
     def _connect(self) -> bool:
         rank, world = state.rank()
-        if rank != 0:
+        worker = sys.modules.get("torch.utils.data._utils.worker")
+        if rank != 0 or (worker is not None and worker._worker_info is not None):
             return False
         try:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fasttrain_doctor.probe import state
@@ -22,6 +23,7 @@ Key = tuple[object, ...]
 _UPDATES_WITHOUT_NEXT = 3  # after so many the loader is no longer asked (itertools.cycle): updates are the borders
 _BACKWARDS_WITHOUT_STEP = 3  # after so many there is no torch optimizer: a backward is the update
 _LOOKS = 2  # forwards in evaluation mode in a row that make an evaluation; pseudo-labels take one
+_MOST_FRAMES = 8  # of the user's code above a backward or an update
 _BETWEEN_EVALUATIONS = 3  # steps; what comes more often than that is part of the step
 
 _GRAD, _EVAL, _TRAINS = int(Call.GRAD), int(Call.EVAL), int(Call.TRAINS)  # a flag's arithmetic is slow in Python
@@ -73,6 +75,8 @@ class Loop:
         self._asked: set[Key] = set()
         self._looked = False  # a forward without gradients has run since a batch was asked for
         self._last_key: Key | None = None
+        self._in_backward = False
+        self._late: list[int] = []  # optimizers that stepped in it
         self._aside = 0  # when something that is not a step began (an epoch's end, evaluation)
         self._computing = False  # a training forward has run since the last update
         self._looks = 0  # forwards in evaluation mode since then, the first of them at:
@@ -158,6 +162,8 @@ class Loop:
 
     def before_backward(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Callable[..., Any]:
         """Note a backward; returns what to call in place of ``call``."""
+        if not self.thread or threading.get_ident() == self.thread:
+            self._in_backward = True
         if self.device is not None:
             self._forward = False
             self._mark(Interval.FORWARD)
@@ -183,6 +189,7 @@ class Loop:
             return
         if self.device is not None:
             self._mark(Interval.BACKWARD)
+        self._in_backward = False
         self.backwards += 1
         self.training |= self._asked
         if self._last_key is not None:
@@ -190,23 +197,29 @@ class Loop:
         self._asked.clear()
         self._looked = False
         self._note_place()
-        if self.optimizer_steps == 0 and self.backwards >= _BACKWARDS_WITHOUT_STEP:
+        if self._late:
+            late, self._late = self._late, []
+            self._updated(self.anchor if self.anchor in late else late[-1])
+        elif self.optimizer_steps == 0 and self.backwards >= _BACKWARDS_WITHOUT_STEP:
             self._updated(None)
 
     def before_step(self, optimizer: Any) -> None:
-        """Note that an optimizer is about to step."""
+        """Note that an optimizer is about to step; one that steps in a backward interrupts it."""
         if self.device is not None:
-            self._mark(Interval.OTHER)
+            self._mark(Interval.BACKWARD if self._in_backward else Interval.OTHER)
         if self.on_step is not None:
             self.on_step(optimizer)
 
     def after_step(self, serial: int) -> None:
-        """Note that an optimizer has stepped."""
-        if self.thread and threading.get_ident() != self.thread:
+        """Note that an optimizer has stepped; within a backward, whose hooks another thread may run, no step ends yet."""
+        if self.thread and threading.get_ident() != self.thread and not self._in_backward:
             return
         if self.device is not None:
             self._mark(Interval.OPTIMIZER)
         self.optimizer_steps += 1
+        if self._in_backward:
+            self._late.append(serial)
+            return
         self._note_place()
         self._updated(serial)
 
@@ -257,12 +270,13 @@ class Loop:
         self.program = None
 
     def _mark(self, interval: Interval) -> None:
-        if self.device is not None and threading.get_ident() == self.thread:
+        if self.device is not None and (threading.get_ident() == self.thread or self._in_backward):
             self.device.mark(interval)
 
     def _note_place(self) -> None:
         if self._places_left > 0:
             self._places_left -= 1
-            at = state.user_line(3)
-            if at is not None:
-                state.recorder.fact("at", file=at[0], line=at[1], function=at[2])
+            at = list(islice(state.user_lines(3), _MOST_FRAMES))
+            if at:
+                file, line, function = at[0]
+                state.recorder.fact("at", file=file, line=line, function=function, stack=[place[:2] for place in at])

@@ -9,6 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType
 
     from fasttrain_doctor.probe.loop import Loop
@@ -77,7 +78,15 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 def user_line(start: int = 1) -> tuple[str, int, str] | None:
     """Return (file, line, function) of the innermost frame that is the user's own code."""
-    frame: FrameType | None = sys._getframe(start)
+    return next(user_lines(start + 1), None)
+
+
+def user_lines(start: int = 1) -> Iterator[tuple[str, int, str]]:
+    """Yield (file, line, function) of the frames that are the user's own code, innermost first."""
+    try:
+        frame: FrameType | None = sys._getframe(start)
+    except ValueError:  # a thread's own beginning
+        return
     while frame is not None:
         name = frame.f_code.co_filename
         if (
@@ -85,9 +94,8 @@ def user_line(start: int = 1) -> tuple[str, int, str] | None:
             and not any(part in name for part in _LIBRARY)
             and not name.startswith(_STDLIB + os.sep)
         ):
-            return os.path.abspath(name), frame.f_lineno, frame.f_code.co_name
+            yield os.path.abspath(name), frame.f_lineno, frame.f_code.co_name
         frame = frame.f_back
-    return None
 
 
 def qualname(obj: object) -> str:

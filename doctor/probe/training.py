@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from itertools import islice
 from typing import Any
 
 from fasttrain_doctor.probe import describe, state
@@ -16,7 +17,7 @@ _UPDATES_TO_LEARN = 3  # how long every module call is looked at before only the
 _MOST_NESTED = 64  # calls an update inside other modules, each of which a hook on their class costs 0.3 us
 # An Enum's members are slow to reach, and their arithmetic slower still.
 _FORWARD, _BACKWARD, _OPTIMIZER = int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.OPTIMIZER)
-_GRAD, _EVAL, _TRAINS = int(Call.GRAD), int(Call.EVAL), int(Call.TRAINS)
+_GRAD, _EVAL, _TRAINS, _LOSS = int(Call.GRAD), int(Call.EVAL), int(Call.TRAINS), int(Call.LOSS)
 
 _roots: dict[type, Any] = {}  # class -> its own __call__ in its __dict__, or None
 _nested: Counter[type] = Counter()  # calls inside other modules while every call was looked at
@@ -41,13 +42,27 @@ def _call(original: Any) -> Any:
             state.degraded("forward", error)
             return original(self, *args, **kwargs)
         inside.depth += 1
+        gave = None
         try:
-            return original(self, *args, **kwargs)
+            gave = original(self, *args, **kwargs)
+            return gave
         finally:
             inside.depth -= 1
-            state.recorder.write(_FORWARD, flag, serial, t0, clock(), cpu0, thread_clock(), waited, others)
+            t1, cpu1 = clock(), thread_clock()
+            if grad and loop.unasked and _gives_loss(gave):
+                flag |= _LOSS
+            state.recorder.write(_FORWARD, flag, serial, t0, t1, cpu0, cpu1, waited, others, _nodes())
 
     return __call__
+
+
+def _gives_loss(gave: Any) -> bool:
+    """Whether a number that a gradient can be taken of is among what a module gave; tensor subclasses are not asked."""
+    if isinstance(gave, dict):
+        gave = gave.values()
+    elif not isinstance(gave, (list, tuple)):
+        gave = (gave,)
+    return any(type(x) is _tensor and x.requires_grad and x.dim() == 0 for x in islice(gave, 8))
 
 
 def _learning(original: Any) -> Any:
@@ -91,6 +106,8 @@ class _Module:
 _seen: dict[int, _Module] = {}  # by id: a module that takes a dead one's place is told apart by its class at most
 _grad_enabled: Any = None
 _compiling: Any = None
+_tensor: Any = None
+_nodes: Any = int  # how many autograd nodes this thread has made so far; 0 where torch does not say
 
 
 def _learn(loop: Any) -> None:
@@ -129,7 +146,9 @@ def _wrap_backward(original: Any) -> Any:
         outer = inside.depth
         try:
             call = loop.before_backward(original, args, kwargs)
+            nodes = _nodes()
             t0, cpu0 = clock(), thread_clock()
+            waited, others = accounting(t0, cpu0) if loop.unasked else (0, 0)
         except Exception as error:
             state.degraded("backward", error)
             return original(*args, **kwargs)
@@ -140,7 +159,8 @@ def _wrap_backward(original: Any) -> Any:
         finally:
             inside.backward -= 1
             inside.depth -= 1
-            state.recorder.write(_BACKWARD, int(bool(outer)), 0, t0, clock(), cpu0, thread_clock())
+            t1, cpu1 = clock(), thread_clock()
+            state.recorder.write(_BACKWARD, int(bool(outer)), 0, t0, t1, cpu0, cpu1, waited, others, nodes)
             try:
                 loop.after_backward()
                 _learn(loop)
@@ -167,14 +187,20 @@ def _closure(original: Any) -> Any:
     return closure
 
 
+def _number(optimizer: Any) -> int:
+    """Return the optimizer's number; its facts are written the first time."""
+    serial, new = state.optimizers.get(optimizer)
+    if new:
+        state.recorder.fact("optimizer", id=serial, framework=describe.framework(), **describe.optimizer(optimizer))
+    return serial
+
+
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
     """Note the step's begin; returns other arguments for it where there is a closure to be seen (torch's own way)."""
     try:
         if state.loop.off:
             return None
-        serial, new = state.optimizers.get(optimizer)
-        if new:
-            state.recorder.fact("optimizer", id=serial, framework=describe.framework(), **describe.optimizer(optimizer))
+        serial = _number(optimizer)
         state.loop.before_step(optimizer)
         state.inside.optimizer += 1
         changed = None
@@ -203,6 +229,32 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         _learn(state.loop)
     except Exception as error:
         state.degraded("optimizer", error)
+
+
+def _wrap_scaler(original: Any) -> Any:
+    """Follow a gradient scaler: an update that it skips ends a step as one that it takes does."""
+
+    @functools.wraps(original)
+    def scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
+        loop = state.loop
+        if state.inside.depth or loop.off:
+            return original(self, *args, **kwargs)
+        steps = loop.optimizer_steps
+        t0, cpu0 = clock(), thread_clock()
+        gave = original(self, *args, **kwargs)
+        try:
+            t1, cpu1 = clock(), thread_clock()
+            state.recorder.write(Kind.UPDATE, 0, 0, t0, t1, cpu0, cpu1)
+            if original.__name__ == "step" and loop.optimizer_steps == steps:
+                waited, others = accounting(t1, cpu1) if loop.unasked else (0, 0)
+                serial = _number(args[0] if args else kwargs["optimizer"])
+                state.recorder.write(_OPTIMIZER, 1, serial, t0, t1, cpu0, cpu1, waited, others)
+                loop.after_step(serial)
+        except Exception as error:
+            state.degraded("scaler", error)
+        return gave
+
+    return scaled
 
 
 def _wrap_zero_grad(original: Any, kind: int) -> Any:
@@ -236,12 +288,17 @@ def install_steps() -> None:
 
 
 def install() -> None:
-    """Hook forward, backward, optimizer steps and zero_grad (torch 2.4 to 2.14)."""
-    global _class_wide, _grad_enabled, _compiling
+    """Hook forward, backward, optimizer steps, zero_grad and gradient scalers (torch 2.4 to 2.14)."""
+    global _class_wide, _grad_enabled, _compiling, _tensor, _nodes
     import torch
+    from torch.amp.grad_scaler import GradScaler
     from torch.optim.optimizer import Optimizer
 
     install_steps()
+    _tensor = torch.Tensor
+    _nodes = getattr(torch.autograd, "_get_sequence_nr", _nodes)
+    for name in ("unscale_", "step", "update"):
+        setattr(GradScaler, name, _wrap_scaler(getattr(GradScaler, name)))
     _grad_enabled = torch.is_grad_enabled
     _compiling = torch.compiler.is_compiling
     Optimizer.zero_grad = _wrap_zero_grad(Optimizer.zero_grad, int(Kind.ZERO_GRAD))  # type: ignore[method-assign]
