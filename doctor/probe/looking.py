@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fasttrain_doctor.probe import looking_files, state
+from fasttrain_doctor.probe.accounting import queue
 from fasttrain_doctor.probe.looking_facts import facts
 from fasttrain_doctor.probe.looking_files import Counter, Reads
-from fasttrain_doctor.probe.looking_sampler import Kernel, Sample, Sampler
+from fasttrain_doctor.probe.looking_sampler import Kernel, Sample, Sampler, at_once
 from fasttrain_doctor.probe.looking_transforms import Transforms
-from fasttrain_doctor.probe.recorder import clock
+from fasttrain_doctor.probe.recorder import clock, thread_clock
 
 _sleep = time.sleep
 _ident = threading.get_ident
@@ -60,6 +61,7 @@ class Look:
     samples: int = 0
     fetches: int = 0
     fetch_ns: int = 0
+    blocked_ns: int | None = 0  # of fetch_ns, by the fetching thread's own accounting; None: not kept here
     opens: int = 0
     reads: Reads | None = field(default_factory=Reads)
     seen: list[Sample] = field(default_factory=list)  # in whole fetches
@@ -96,16 +98,17 @@ class Look:
 
     def _run(self) -> None:
         looking_files.ours(_ident())
-        try:
-            self.sampler.run()
-        except Exception as error:
-            state.degraded("look", error)
-        finally:
-            self.ended = True
-            self.transforms.take_off()
-            self._over.release()
-        if not self.main:
-            self.finish()
+        with at_once():
+            try:
+                self.sampler.run()
+            except Exception as error:
+                state.degraded("look", error)
+            finally:
+                self.ended = True
+                self.transforms.take_off()
+                self._over.release()
+            if not self.main:
+                self.finish()
 
     def finish(self) -> None:
         """Wait for the sampler and write what was seen, once."""
@@ -135,12 +138,17 @@ class Look:
         self.inside[thread] = samples
         return samples
 
-    def close(self, samples: list[Sample], count: int, ns: int, opens: int, reads: Reads | None) -> None:
-        """Note that a fetch has ended as it should: only then does it count."""
+    def close(
+        self, samples: list[Sample], count: int, ns: int, busy: int | None, opens: int, reads: Reads | None
+    ) -> None:
+        """Note that a fetch has ended as it should: only then does it count, and only within the look."""
+        if self.over():
+            return
         self.seen += samples
         self.samples += count
         self.fetches += 1
         self.fetch_ns += ns
+        self.blocked_ns = None if busy is None or self.blocked_ns is None else self.blocked_ns + max(0, ns - busy)
         self.opens += opens
         self.transforms.keep()
         if reads is None or self.reads is None:
@@ -166,7 +174,7 @@ def fetch(original: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
         look.counter.begin()
         opens = looking_files.opened()
         looking_files.count(thread, True)
-        t0 = clock()
+        queue0, cpu0, t0 = queue.read(), thread_clock(), clock()
     except Exception as error:
         state.degraded("look", error)
         look.inside.pop(thread, None)
@@ -178,12 +186,13 @@ def fetch(original: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
         looking_files.count(thread, False)
         raise
     try:
-        t1 = clock()
+        t1, cpu1, queue1 = clock(), thread_clock(), queue.read()
         looking_files.count(thread, False)
         opens = looking_files.opened() - opens
         look.inside.pop(thread, None)
         count = len(index) if isinstance(index, (list, tuple)) else 1
-        look.close(samples, count, t1 - t0, opens, look.counter.end())
+        busy = None if queue0 < 0 or queue1 < 0 else cpu1 - cpu0 + queue1 - queue0
+        look.close(samples, count, t1 - t0, busy, opens, look.counter.end())
     except Exception as error:
         state.degraded("look", error)
     return data

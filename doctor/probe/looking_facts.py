@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fasttrain_doctor.evidence import STAGES
@@ -36,20 +36,22 @@ class _Sums:
         self.stages: Counter[str] = Counter()
         self.lines: Counter[Frame] = Counter()
         self.counts: Counter[Frame] = Counter()
-        self.blocked: Counter[str] = Counter({"io": 0, "lock": 0, "pool": 0})
+        self.waits: Counter[str] = Counter({"io": 0, "lock": 0, "pool": 0})
         self.lock = 0
         self.locks: Counter[Frame] = Counter()
         self.lock_counts: Counter[Frame] = Counter()
 
-    def line(self, stack: Stack, ns: float) -> None:
+    def line(self, stack: Stack, ns: int) -> None:
         found = place(stack)
         if found is not None:
             at = Frame(found.file, found.line, found.function, found.module)
-            self.lines[at] += int(ns)
+            self.lines[at] += ns
             self.counts[at] += 1
 
     def waited(self, stack: Stack, ns: int) -> None:
+        """Note a wait for a lock."""
         self.lock += ns
+        self.waits["lock"] += ns
         found = place(stack)
         if found is not None:
             at = Frame(found.file, found.line, found.function, found.module)
@@ -57,30 +59,61 @@ class _Sums:
             self.lock_counts[at] += 1
 
 
-def _in_fetches(samples: Iterable[Sample], reader: Reader) -> _Sums:
+_BLOCKED = (State.FUTEX, State.FILE_LOCK, State.BLOCKED)
+
+
+def _queued(sample: Sample) -> int:
+    """Return the ns that a sample's thread waited for the interpreter, where that is more than the sampler's doing."""
+    return sample.queued if sample.queued > _WAITED * sample.wall else 0
+
+
+def weights(samples: Sequence[Sample], fetch: int, blocked: int | None) -> tuple[float, float]:
+    """Return what the wall time of a sample that is blocked, and of any other, stands for.
+
+    A sample is late where its thread computes and on time where it is blocked, and so favours waits. The fetches' own
+    accounting says how much of their time was blocked, waits for the sampler among it. Both say too much: the less counts.
+
+    Args:
+        samples: of whole fetches.
+        fetch: ns that these took.
+        blocked: ns of them in which the thread was blocked, None where that is not known.
+    """
+    waits = sum(s.wall if s.state in _BLOCKED else _queued(s) for s in samples)
+    rest = sum(s.wall for s in samples) - waits
+    if not waits + rest:
+        return 0.0, 0.0
+    if blocked is None or not waits or not rest:
+        return fetch / (waits + rest), fetch / (waits + rest)
+    blocked = max(0, blocked - sum(s.held for s in samples))
+    blocked = min(blocked, fetch * waits // (waits + rest))
+    return blocked / waits, (fetch - blocked) / rest
+
+
+def in_fetches(samples: Sequence[Sample], fetch: int, blocked: int | None, reader: Reader) -> _Sums:
+    """Add up samples of whole fetches; the arguments are those of ``weights``."""
     sums = _Sums()
+    waiting, other = weights(samples, fetch, blocked)
     for sample in samples:
-        stack, wall = reader.stack(sample.key), sample.wall
+        stack = reader.stack(sample.key)
         wait = waits_for(stack, sample.state)
+        wall = int(sample.wall * (waiting if sample.state in _BLOCKED else other))
         if wait is Wait.POOL:
-            _in_pool(sums, sample, stack, reader)
+            _in_pool(sums, sample, wall, stack, reader)
             continue
         sums.line(stack, wall)
         if wait is Wait.LOCK:
-            sums.blocked["lock"] += sample.blocked
             sums.waited(stack, wall)
             continue
-        if sample.state is State.INTERPRETER and sample.blocked > _WAITED * wall:
-            sums.blocked["lock"] += sample.blocked
-            sums.waited(stack, sample.blocked)
-            wall -= sample.blocked
+        if queued := _queued(sample):
+            sums.waited(stack, int(queued * waiting))
+            wall = int((sample.wall - queued) * other)
         elif wait is Wait.IO:
-            sums.blocked["io"] += sample.blocked
+            sums.waits["io"] += wall
         sums.stages[stage(stack, sample.state)] += wall
     return sums
 
 
-def _in_pool(sums: _Sums, sample: Sample, stack: Stack, reader: Reader) -> None:
+def _in_pool(sums: _Sums, sample: Sample, wall: int, stack: Stack, reader: Reader) -> None:
     """Divide the time a fetch waits for other threads by what they are doing for it."""
     busy = []
     for key, its in sample.helpers:
@@ -88,16 +121,15 @@ def _in_pool(sums: _Sums, sample: Sample, stack: Stack, reader: Reader) -> None:
         if waits_for(found, its) not in (Wait.POOL, Wait.LOCK) and place(found) is not None:
             busy.append((found, its))
     if not busy:
-        sums.line(stack, sample.wall)
-        sums.stages["decode"] += sample.wall
-        sums.blocked["pool"] += sample.blocked
+        sums.line(stack, wall)
+        sums.stages["decode"] += wall
+        sums.waits["pool"] += wall
         return
-    part, blocked = sample.wall / len(busy), sample.blocked / len(busy)
     for found, its in busy:
-        name = stage(found, its)
+        part, name = wall // len(busy), stage(found, its)
         sums.line(found, part)
-        sums.stages["decode" if name == "item" else name] += int(part)
-        sums.blocked["io" if its is State.BLOCKED else "pool"] += int(blocked)
+        sums.stages["decode" if name == "item" else name] += part
+        sums.waits["io" if its is State.BLOCKED else "pool"] += part
 
 
 def _outside(look: Look, reader: Reader) -> _Sums:
@@ -119,19 +151,18 @@ def _outside(look: Look, reader: Reader) -> _Sums:
     return sums
 
 
-def _lines(lines: Counter[Frame], counts: Counter[Frame], scale: float = 1.0) -> list[list[Any]]:
+def _lines(lines: Counter[Frame], counts: Counter[Frame]) -> list[list[Any]]:
     """Return [file, line, function, seconds, samples] of the hottest."""
-    return [[f.file, f.line, f.function, ns * scale / 1e9, counts[f]] for f, ns in lines.most_common(_MOST_LINES)]
+    return [[f.file, f.line, f.function, ns / 1e9, counts[f]] for f, ns in lines.most_common(_MOST_LINES)]
 
 
 def facts(look: Look) -> dict[str, Any]:
     """Return the fields of a process's ``look`` fact; of its fetches only whole ones count."""
     reader = Reader(look.sampler.spaces, looking_transforms.CODES)
-    fetched, around = _in_fetches(look.seen, reader), _outside(look, reader)
-    sampled = sum(sample.wall for sample in look.seen)
-    scale = look.fetch_ns / sampled if sampled else 0.0  # samples give the shares, the fetches' own times the seconds
+    fetched = in_fetches(look.seen, look.fetch_ns, look.blocked_ns, reader)
+    around = _outside(look, reader)
     timers = sorted(look.transforms.timers.items(), key=lambda entry: entry[1].first)
-    stages = {name: fetched.stages[name] * scale + around.stages[name] for name in STAGES}
+    stages = {name: fetched.stages[name] + around.stages[name] for name in STAGES}
     return {
         "main": look.main,
         "worker": state.recorder.worker,
@@ -142,10 +173,10 @@ def facts(look: Look) -> dict[str, Any]:
         "sampled": look.sampler.count,
         "known": look.sampler.kernel.known,
         "stages": {name: ns / 1e9 for name, ns in stages.items()},
-        "lock": fetched.lock * scale / 1e9,
-        "blocked": {name: ns / 1e9 for name, ns in fetched.blocked.items()},
-        "lines": _lines(fetched.lines, fetched.counts, scale),
-        "locks": _lines(fetched.locks, fetched.lock_counts, scale),
+        "lock": fetched.lock / 1e9,
+        "waits": {name: ns / 1e9 for name, ns in fetched.waits.items()},
+        "lines": _lines(fetched.lines, fetched.counts),
+        "locks": _lines(fetched.locks, fetched.lock_counts),
         "loop_lines": _lines(around.lines, around.counts),
         "loop_lock": around.lock / 1e9,
         "loop_locks": _lines(around.locks, around.lock_counts),

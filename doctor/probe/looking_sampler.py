@@ -7,12 +7,13 @@ together; the files of /proc are read through ctypes, which keeps the lock. Noth
 from __future__ import annotations
 
 import _thread
+import contextlib
 import ctypes
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
@@ -25,7 +26,7 @@ _sleep = time.sleep
 _read_clock = time.clock_gettime_ns
 
 PERIOD = 0.001  # seconds
-_SWITCH = 0.0005  # seconds until a thread in pure Python lets the sampler in; the interpreter's default is 5 ms
+_SWITCH = 0.0001  # seconds until a thread in pure Python lets the sampler in; the interpreter's default is 5 ms
 _SHARE = 0.1  # most of the time that sampling may take
 DEPTH = 160  # innermost frames of a stack
 _MOST = 16_000  # samples of one process
@@ -43,13 +44,17 @@ Key = tuple[Any, ...]  # code, offset, code, offset, ... innermost first
 
 @dataclass(slots=True)
 class Sample:
-    """One thread at one moment, for all that happened since the last: ns of wall, CPU and blocked time."""
+    """One thread at one moment, for all that happened since the last: ns of wall and CPU time.
+
+    ``queued``: ns of waiting for the interpreter beyond what the sampler made it wait, ``held``, where that is its state.
+    """
 
     key: Key
     state: State
     wall: int
     cpu: int
-    blocked: int
+    queued: int = 0
+    held: int = 0
     helpers: tuple[tuple[Key, State], ...] = ()
     past_forward: bool = False  # between a forward and its backward
 
@@ -145,6 +150,19 @@ class Kernel:
             done.append(True)
 
 
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """Let this thread in soon wherever another is in pure Python, so that it is sampled where it is."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(min(usual, _SWITCH))
+    lower = sys.getswitchinterval()  # as it is kept: in microseconds
+    try:
+        yield
+    finally:
+        if sys.getswitchinterval() == lower:  # else the script has chosen another meanwhile
+            sys.setswitchinterval(usual)
+
+
 @dataclass(slots=True)
 class Sampler:
     """Samples until ``over`` says so. ``inside`` maps a thread that fetches to the samples of its fetch so far."""
@@ -164,27 +182,21 @@ class Sampler:
     def run(self) -> None:
         """Sample; to be called in a thread of its own."""
         own = threading.get_ident()
-        usual = sys.getswitchinterval()
-        lower = min(usual, _SWITCH)
-        sys.setswitchinterval(lower)
-        lower = sys.getswitchinterval()  # as it is kept: in microseconds
         last, held = clock(), 0
         try:
             while not self.over() and self.count < _MOST:
                 _sleep(max(PERIOD, held / 1e9 * (1 / _SHARE - 1)))
                 now = clock()
-                self._sample(own, now - last, held)
+                self._sample(own, now - last)
                 last, held = now, clock() - now
         finally:
-            if sys.getswitchinterval() == lower:  # else the script has chosen another meanwhile
-                sys.setswitchinterval(usual)
             for known in self._known.values():
                 for fd in (known.syscall, known.schedstat):
                     if fd >= 0:
                         os.close(fd)
             self._known.clear()
 
-    def _sample(self, own: int, wall: int, held: int) -> None:
+    def _sample(self, own: int, wall: int) -> None:
         frames = sys._current_frames()
         threads = self._threads(own)
         keys: dict[int, Key] = {}
@@ -196,18 +208,23 @@ class Sampler:
         frame = None
         states = {ident: self.kernel.state(known.syscall) for ident, known in threads.items() if ident in keys}
         skips, past = self.skips(), self.past_forward()
+        spent = {ident: self._spent(threads[ident], wall) for ident in keys}
+        computed = sum(cpu for cpu, _ in spent.values() if cpu > 0)
         for ident, key in keys.items():
-            known = threads[ident]
-            cpu, blocked = self._spent(known, wall, held)
+            cpu, blocked = spent[ident]
             if cpu < 0:
                 continue
             fetch = self.inside.get(ident)
             state = states[ident]
+            queued = delay = 0
+            if state is State.INTERPRETER:  # for others who computed meanwhile; the rest it waited for the sampler
+                queued = min(blocked, computed - cpu)
+                delay = blocked - queued
             helpers: tuple[tuple[Key, State], ...] = ()
             if fetch is not None and state is State.FUTEX:
                 others = [(k, states[i]) for i, k in keys.items() if i not in self.inside and i not in self.threads]
                 helpers = tuple(others[:_HELPERS])
-            sample = Sample(key, state, wall, cpu, blocked, helpers, past)
+            sample = Sample(key, state, wall, cpu, queued, delay, helpers, past)
             if fetch is not None:
                 fetch.append(sample)
             elif not skips:
@@ -227,7 +244,7 @@ class Sampler:
                 known[ident] = _Known(native, _opened(native, "syscall"), _opened(native, "schedstat"))
         return {ident: known[ident] for ident in wanted}
 
-    def _spent(self, known: _Known, wall: int, held: int) -> tuple[int, int]:
+    def _spent(self, known: _Known, wall: int) -> tuple[int, int]:
         """Return a thread's CPU and blocked ns since the last sample; (-1, 0) for one that was not there then."""
         try:  # a thread's CPU clock has its native number in it (linux, include/linux/posix-timers_types.h)
             cpu = _read_clock(~known.native << 3 | 6)
@@ -238,7 +255,7 @@ class Sampler:
         known.cpu, known.queue = cpu, queue
         if before < 0:
             return -1, 0
-        return cpu - before, max(0, wall - (cpu - before) - waited - held)
+        return cpu - before, max(0, wall - (cpu - before) - waited)
 
     def _key(self, frame: FrameType | None) -> Key:
         key: list[Any] = []

@@ -206,8 +206,11 @@ def _name(member: Any) -> str:
     while isinstance(member, functools.partial):
         member = member.func
     if isinstance(member, (FunctionType, MethodType, BuiltinFunctionType)):
-        return f"{member.__module__}.{member.__qualname__}"
-    return qualname(member)
+        name = f"{member.__module__}.{member.__qualname__}"
+    else:
+        name = qualname(member)
+    # What a spawned worker's script is called there.
+    return "__main__." + name.removeprefix("__mp_main__.") if name.startswith("__mp_main__.") else name
 
 
 def _datasets(dataset: Any) -> Iterator[Any]:
