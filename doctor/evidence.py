@@ -361,6 +361,15 @@ class Evidence:
             seconds = min(seconds, step.phases.get(Phase.OTHER) or 0.0)
         return min(1.0, max(0.0, seconds / step.mean))
 
+    def operator_calls(self) -> tuple[float, float] | None:
+        """Return how many CPU operators forward and backward call per step, and the seconds of its own that each takes.
+
+        None where the deep pass did not run, or saw a device.
+        """
+        mine = [o for o in self.operators if o.phase in (Phase.FORWARD, Phase.BACKWARD) and o.device == "cpu"]
+        calls = sum(o.calls for o in mine)
+        return (calls, sum(o.seconds for o in mine) / calls) if calls > 0 else None
+
     def share_of_epoch(self, seconds: float | None) -> float | None:
         """Return which share of an epoch ``seconds`` beside its steps are; None where either is not known."""
         epoch, step = self.epoch, self.breakdown

@@ -174,6 +174,14 @@ def test_lines_of_the_phases_and_of_no_weight_are_not_named() -> None:
     assert not [n for n in (1, 2, 5) if f"train.py:{n}" in message]
 
 
+def test_where_the_loop_makes_its_batches_no_line_is_taken_for_its_other_work() -> None:
+    look = Look(0, 9, loop_lines=(HotLine("train.py", 3, "main", 0.09),))
+    case = evidence(other={"python": 0.1}, prepare=0.09, look=look, **STEP)  # type: ignore[arg-type]
+    made = replace(case, loader=None, breakdown=replace(case.breakdown, inferred=("io", "prepare")))
+    (message,) = [finding.message for rule, finding in diagnose(made) if rule.name == "host-work-in-loop"]
+    assert "train.py" not in message
+
+
 # Debugging: a bound by the phases a mode slows.
 
 ANOMALY = Debug("anomaly detection", "torch.is_anomaly_enabled()")

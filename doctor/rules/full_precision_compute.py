@@ -7,6 +7,7 @@ from fasttrain_doctor.rules import Finding, Rule
 from fasttrain_doctor.wording import line
 
 LEAST = 0.3  # share of the step in forward and backward; below it even halving them brings little, and casts cost
+TINY = 3e-6  # seconds a CPU operator takes by itself when there is next to nothing in it to speed up (see small-batch)
 SEEN = 0.5  # share of matrix time on tensor cores from which the arithmetic is not full precision any more
 
 # How many times faster the unit multiplies than float32 at its best. V100: 125 / 15.7 TFLOP/s (later ones: more against
@@ -21,7 +22,9 @@ AVX512_BF16 = 2.0
 def _gain(evidence: Evidence, model: Model) -> tuple[float, str] | None:
     """Return the peak ratio of lower precision to float32 on the unit there is and what it is called."""
     if model.device == "cpu":
-        flags = evidence.machine.cpu_flags
+        flags, operators = evidence.machine.cpu_flags, evidence.operator_calls()
+        if operators is not None and operators[1] <= TINY:
+            return None
         if "amx_bf16" in flags:
             return AMX, "the CPU has amx_bf16"
         return (AVX512_BF16, "the CPU has avx512_bf16") if "avx512_bf16" in flags else None
@@ -41,14 +44,12 @@ def check(evidence: Evidence) -> Finding | None:
     model = evidence.model
     if model is None or model.dtype != "float32" or model.autocast is not None or model.grad_scaler:
         return None
-    shares = [evidence.breakdown.share(phase) for phase in (Phase.FORWARD, Phase.BACKWARD)]
-    known = [share for share in shares if share is not None]
-    if known:
-        compute = min(sum(known), 1.0)
-    elif evidence.device is not None:
-        compute = evidence.device.compute
-    else:
+    known = [x for phase in (Phase.FORWARD, Phase.BACKWARD) if (x := evidence.breakdown.share(phase)) is not None]
+    # Both hold the device's idle time, where the host launches slower than it computes: there the casts only cost.
+    shares = [*([sum(known)] if known else []), *([evidence.device.compute] if evidence.device is not None else [])]
+    if not shares:
         return None
+    compute = min(1.0, *shares)
     gain = _gain(evidence, model)
     if gain is None or compute < LEAST:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fasttrain_doctor.evidence import Evidence, HotLine
+from fasttrain_doctor.evidence import Evidence, HotLine, Phase
 from fasttrain_doctor.rules import Finding, Rule
 from fasttrain_doctor.wording import duration, line, place
 
@@ -15,8 +15,13 @@ MOST = 2
 
 
 def _hottest(evidence: Evidence, seconds: float) -> list[HotLine]:
-    """Return the lines that make up the work. One that takes longer than all of it is a phase's, e.g. the backward's."""
-    lines = () if evidence.look is None else evidence.look.loop_lines
+    """Return the lines that make up the work. One that takes longer than all of it is a phase's, e.g. the loss.
+
+    Where the loop makes its batches itself, their lines cannot be told from these: then none is named.
+    """
+    if evidence.look is None or {Phase.IO, Phase.PREPARE} & set(evidence.breakdown.inferred):
+        return []
+    lines = evidence.look.loop_lines
     inside = [hot for hot in lines if NAMED * seconds <= hot.seconds <= SAMPLED * seconds]
     return sorted(inside, key=lambda hot: -hot.seconds)[:MOST]
 

@@ -32,11 +32,10 @@ def check(evidence: Evidence) -> Finding | None:
             f"the device is idle {lost:.0%} of the step, done with batches of {batch:.0f} before the host calls again"
         )
         return Finding(line(said, f"try {remedy}"), lost, {"share": lost, "batch": batch})
-    mine = [o for o in evidence.operators if o.phase in (Phase.FORWARD, Phase.BACKWARD) and o.device == "cpu"]
-    calls = sum(o.calls for o in mine)
-    if calls <= 0:
+    seen = evidence.operator_calls()
+    if seen is None:
         return None
-    each = sum(o.seconds for o in mine) / calls
+    calls, each = seen
     compute = sum(breakdown.share(phase) or 0.0 for phase in (Phase.FORWARD, Phase.BACKWARD))
     lost = min(compute, calls * CALL / breakdown.mean, 1.0)
     if each > TINY or lost < LEAST:
