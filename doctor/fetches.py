@@ -2,7 +2,7 @@
 
 A fetch keeps the sum, the median and the slowest of its samples and what exceeds ``TAIL`` times its own median. Over the
 window the typical sample is the median of those medians; a fetch whose median is itself slow is put right by what is
-known of it, exactly so for one, two or three samples.
+known of it: exactly so for one sample or two, and wherever samples are either typical or slow alike.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def fetches_of(
         return None
     timed = [f for f in whole if f.items is not None and f.items.a >= 0]
     typical = _typical(timed)
-    tails = [_tail(f, TAIL * typical) for f in timed] if typical is not None else []
+    tails = [_tail(f, typical) for f in timed] if typical is not None else []
     slowest = max((f.items for f in timed if f.items is not None), key=lambda r: r.a, default=None)
     spent = sum(f.span for f in timed)
     shares = _shares(workers, steps, window_steps)
@@ -122,25 +122,33 @@ def _typical(timed: Iterable[_Fetch]) -> float | None:
     return None
 
 
-def _tail(fetch: _Fetch, limit: float) -> _Tail:
-    """Return what exceeds ``limit`` in one fetch, from the sum, the slowest, the median and its own tail."""
+def _tail(fetch: _Fetch, typical: float) -> _Tail:
+    """Return what exceeds the limit in one fetch, from the sum, the slowest, the median and its own tail."""
     r, n = fetch.items, fetch.samples
     assert r is not None
+    limit = TAIL * typical
+    if r.c > limit:
+        return _mostly_slow(fetch.span, n, r.a, r.c, typical)
     own = int(TAIL * r.c)
-    if r.c <= limit:  # fewer than half are slow: the fetch's own tail counts them, at a limit of its own
-        if not r.flag:
-            return _Tail(int(r.a > limit), max(0.0, r.a - limit))
-        slow = r.flag
-        if slow == _MOST_SLOW and r.a > own:
-            slow = max(slow, round(r.b / (r.a - own)))  # at the least: as if all were as slow as the slowest
-        return _Tail(slow, max(0.0, r.b + slow * (own - limit)))
-    # The slowest and the median are slow, and with them all that lie between; of those below the sum tells.
-    known = r.a + r.c if n > 1 else r.a
-    rest = max(0, n - 2)
-    others = fetch.span - known if rest else 0
-    slow_rest = rest if rest and others / rest > limit else rest // 2
-    below = (rest - slow_rest) * limit / TAIL  # what is not slow is typical
-    return _Tail(min(n, 2) + slow_rest, max(0.0, known - min(n, 2) * limit + others - below - slow_rest * limit))
+    if not r.flag:  # none exceeds a limit of its own: the slowest may exceed the window's
+        return _Tail(int(r.a > limit), max(0.0, r.a - limit))
+    slow = r.flag
+    if slow == _MOST_SLOW:
+        slow = max(slow, round(r.b / (r.a - own)))  # at the least: as if all were as slow as the slowest
+    return _Tail(slow, max(0.0, r.b + slow * (own - limit)))
+
+
+def _mostly_slow(span: int, n: int, slowest: int, median: int, typical: float) -> _Tail:
+    """Return the tail of a fetch whose median is slow, and with it all above; of those below the sum tells.
+
+    Above they are taken to lie midway to the slowest; below, to be typical or as slow as the median.
+    """
+    below = (n - 1) // 2
+    between = max(0, n - below - 2)
+    left = span - median - (slowest if n > 1 else 0) - between * (median + slowest) / 2
+    slow_below = min(below, max(0, round((left - below * typical) / (median - typical))))
+    slow = n - below + slow_below
+    return _Tail(slow, max(0.0, span - (below - slow_below) * typical - slow * TAIL * typical))
 
 
 def _overlap(r: Record, window_steps: Sequence[Step]) -> int:

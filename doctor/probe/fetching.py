@@ -54,6 +54,14 @@ class _Moment:
 
     __slots__ = ("cpu", "feeder", "process", "python", "python_queue", "queue", "time")
 
+    time: int
+    cpu: int
+    process: int
+    queue: int
+    python: int
+    python_queue: int
+    feeder: int
+
 
 def _begin() -> _Moment:
     """Read the moment itself last: what is read before it is none of the fetch's."""
