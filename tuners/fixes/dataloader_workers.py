@@ -131,6 +131,8 @@ def options(evidence: Evidence) -> Options:
     counts = sorted(_candidates(evidence, loader, demand), key=lambda n: (round(demand.step(n, cores), 6), n))
     values = [_value(loader, n) for n in counts[:MOST_OPTIONS]]
     short = loader.length is not None and loader.length <= SHORT_EPOCH
+    start = evidence.share_of_epoch(None if evidence.epoch is None else evidence.epoch.start)
+    short = short or (start is not None and start >= WORTH)
     if loader.num_workers > 0 and not loader.persistent_workers and short:
         values.insert(0, _value(loader, loader.num_workers))  # same workers, kept between epochs
     if values:
