@@ -36,7 +36,8 @@ def lines(view: ReportView, report: str | None = None) -> list[Line]:
     out += _wrapped(view.headline, "bold")
     out += _wrapped(view.place, "dim", indent="  ") if view.place else []
     out += [Line(part) for part in _phases(view.phase_line)]
-    out += _wrapped(view.floor_line, indent="  ") if view.floor_line else []
+    for said in (view.floor_line, *view.inside_lines, *view.outside_lines):
+        out += _wrapped(said, indent="  ", hang="    ") if said else []
     untried = {fact.label for action in view.actions for fact in action.untried}
     if absent := [fact for fact in view.not_measured if fact.label not in untried]:
         out += _wrapped(f"not measured: {_by_reason(absent)}", "dim", indent="  ")

@@ -37,7 +37,7 @@ _KINDS = (
     _kind("cpu", "CPU", "%", r"cpu.*(util|busy|percent|share|used)|^cpu$|^(cpu|cores|per_core)\.\d+$", 100,
           "share of each CPU's time in use"),
     _kind("throttled", "Quota throttling", "%", r"throttl", 100, "cgroup: share of time the quota held threads back"),
-    _kind("pressure", "Pressure", "%", r"pressure|psi", 100, "kernel pressure stall: share of time tasks waited"),
+    _kind("pressure", "Pressure", "%", r"pressure|psi|waiting", 100, "kernel pressure stall: share of time tasks waited"),
     _kind("memory", "Memory", "GiB", r"(^|\.)(mem|rss)", 2**-30, "memory in use"),
     _kind("disk", "Disk", "MB/s", r"disk|read_bytes|write_bytes", 1e-6, "bytes a second"),
 )  # fmt: skip
@@ -49,7 +49,7 @@ def charts(samples: Sequence[Mapping[str, Any]]) -> tuple[Chart, ...]:
     if clock is None:
         return ()
     rows = [dict(_flat(sample)) for sample in samples if isinstance(sample.get(clock), (int, float))]
-    scale = 1e-9 if rows[0][clock] > 1e12 else 1.0  # nanoseconds of a clock, or seconds
+    scale = 1e-9 if rows[0][clock] > 1e10 else 1.0  # nanoseconds of a clock, or seconds
     times = tuple((row[clock] - rows[0][clock]) * scale for row in rows)
     names = list(dict.fromkeys(name for row in rows for name in row if name != clock))
     drawn = []

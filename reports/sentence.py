@@ -70,10 +70,10 @@ def _sentence(diagnosis: Diagnosis) -> str:
         ended = "; there was no time for more" if _budget(diagnosis) else ""
         return f"No proven gain: {tried} tried, none of them faster beyond{noise}{ended}."
     if found := _worthwhile(diagnosis):
-        lost = max(finding.lost for finding in found)
+        largest = max(found, key=lambda finding: finding.lost)
         return (
-            f"{words.count(len(found), 'bottleneck').capitalize()} found, the largest worth up to {words.share(lost)} "
-            f"of each step; {'there was no time to try anything' if _budget(diagnosis) else 'nothing was tried'}."
+            f"{words.count(len(found), 'bottleneck').capitalize()} found, the largest worth up to "
+            f"{words.share(largest.lost)} of each {largest.of}; {'there was no time to try anything' if _budget(diagnosis) else 'nothing was tried'}."
         )
     steps = words.count(diagnosis.steps.measured, "step") if diagnosis.steps else "the steps"
     phases = diagnosis.phases or {}

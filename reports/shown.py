@@ -97,7 +97,7 @@ class Action:
 
     code: str
     rule: str
-    lost: str
+    lost: str  # "up to 49% of the step", or that it costs no time
     lost_share: float
     message: str
     evidence: tuple[Fact, ...]
@@ -175,6 +175,8 @@ class ReportView:
     place: str  # loop and loader, file:line
     phase_line: tuple[str, ...]
     floor_line: str
+    inside_lines: tuple[str, ...]  # of the loader, for the console
+    outside_lines: tuple[str, ...]  # start-up and epochs, ranks
     alerts: tuple[Alert, ...]
     facts: tuple[Fact, ...]
     bars: tuple[Bar, ...]
@@ -186,13 +188,19 @@ class ReportView:
     noise: float | None
     noise_text: str
     timeline: Timeline | None
+    loop_lines: Table | None
     loader: tuple[Fact, ...]
+    sample: Bar | None  # by stages
+    tail: str  # what slow samples cost
     stages: Table | None
     transforms: Table | None
     hot_lines: Table | None
+    outside: tuple[Bar, ...]  # start-up and an epoch
+    outside_facts: tuple[Fact, ...]
     operators: tuple[Table, ...]
     device: tuple[Fact, ...]
     hardware: tuple[Chart, ...]
+    pressure: tuple[Fact, ...]
     not_measured: tuple[Fact, ...]
     absent: dict[str, str] = field(default_factory=dict)  # section -> why it holds nothing
     environment: tuple[Fact, ...] = ()

@@ -1,11 +1,10 @@
-"""The step as a report shows it: bars to one scale, phases, timeline, loader, operators. Pure."""
+"""The step as a report shows it: bars to one scale, phases, timeline, hottest lines, operators. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from fasttrain_doctor.diagnosis import Diagnosis, OperatorFacts, StepTime
 from fasttrain_doctor.reports import words
+from fasttrain_doctor.reports.loader_parts import line_table
 from fasttrain_doctor.reports.shown import Bar, Fact, Segment, Table, Timeline
 
 _OPERATORS_SHOWN = 8
@@ -161,66 +160,10 @@ def _warmup_words(warmup: int) -> str:
     return f"The first {words.count(warmup, 'step')} warmed up and are not in the means." if warmup else ""
 
 
-def loader_facts(diagnosis: Diagnosis) -> tuple[Fact, ...]:
-    """Return the training loader's settings as the script has them."""
-    loader = diagnosis.loader
-    if loader is None:
-        return ()
-    facts = [
-        Fact("num_workers", str(loader.num_workers)),
-        Fact("prefetch_factor", "none" if loader.prefetch_factor is None else str(loader.prefetch_factor)),
-        Fact("pin_memory", words.plain(loader.pin_memory)),
-        Fact("persistent_workers", words.plain(loader.persistent_workers)),
-        Fact("batch_size", "set by the sampler" if loader.batch_size is None else str(loader.batch_size)),
-    ]
-    if diagnosis.epoch and diagnosis.epoch.batches is not None:
-        facts.append(Fact("batches an epoch", str(diagnosis.epoch.batches)))
-    if diagnosis.contention is not None:
-        how = "share of the loader threads' time they were ready to run but had to wait for a CPU"
-        facts.append(Fact("waiting for a CPU", words.share(diagnosis.contention), how))
-    return tuple(facts)
-
-
-def stages(diagnosis: Diagnosis) -> Table | None:
-    """Return a batch's way from disk to the model: what the loop waits for, and what happens behind compute."""
-    phases, hidden = diagnosis.phases or {}, diagnosis.hidden or {}
-    names = [("io", "read"), ("prepare", "prepare"), ("h2d", "copy to the device")]
-    known = [(key, said) for key, said in names if phases.get(key) is not None or hidden.get(key) is not None]
-    if not known:
-        return None
-    totals = [(phases.get(key) or 0.0) + (hidden.get(key) or 0.0) for key, _ in known]
-    longest = max(totals)
-    rows = tuple((said, _time(phases, key), _time(hidden, key)) for key, said in known)
-    head = ("stage", "the loop waits", "behind compute")
-    return Table("From disk to the model, per step", head, rows, tuple(t / longest if longest else 0.0 for t in totals))
-
-
-def _time(values: Mapping[str, float | None], key: str) -> str:
-    value = values.get(key)
-    return "not measured" if value is None else words.seconds(value)
-
-
-def transforms(diagnosis: Diagnosis) -> Table | None:
-    """Return seconds per sample in each transform, costliest first."""
-    found = diagnosis.loader.transforms if diagnosis.loader else None
-    if not found:
-        return None
-    ordered = sorted(found, key=lambda item: -item.seconds)
-    top = ordered[0].seconds
-    rows = tuple((item.name, words.seconds(item.seconds)) for item in ordered)
-    widths = tuple(item.seconds / top if top else 0.0 for item in ordered)
-    return Table("Transforms", ("transform", "per sample"), rows, widths)
-
-
 def hot_lines(diagnosis: Diagnosis) -> Table | None:
-    """Return the lines of the data set's code that cost most, as the deep pass recorded them."""
-    found = diagnosis.loader.hot_lines if diagnosis.loader else None
-    if not found:
-        return None
-    rows = tuple((f"{hot.file}:{hot.line}", hot.code or "", words.seconds(hot.seconds)) for hot in found)
-    top = max(hot.seconds for hot in found)
-    widths = tuple(hot.seconds / top if top else 0.0 for hot in found)
-    return Table("Hottest lines", ("line", "code", "per sample"), rows, widths)
+    """Return the lines of the loop that cost a step most."""
+    found = diagnosis.loop.hot_lines if diagnosis.loop else None
+    return line_table("Hottest lines of the loop", found, "per step") if found else None
 
 
 def operators(diagnosis: Diagnosis) -> tuple[Table, ...]:

@@ -122,7 +122,7 @@ def _action(finding: FindingFacts, diagnosis: Diagnosis) -> Action:
     return Action(
         code=finding.code,
         rule=finding.rule,
-        lost=words.share(finding.lost),
+        lost=_lost(finding),
         lost_share=finding.lost,
         message=finding.message,
         evidence=tuple(Fact(key, words.evidence(key, value)) for key, value in finding.evidence.items()),
@@ -131,6 +131,10 @@ def _action(finding: FindingFacts, diagnosis: Diagnosis) -> Action:
         command="fasttrain-doctor apply" if gains else f"fasttrain-doctor explain {finding.rule}",
         gain=max(gains, default=0.0),
     )
+
+
+def _lost(finding: FindingFacts) -> str:
+    return f"up to {words.share(finding.lost)} of the {finding.of}" if finding.lost > 0 else "costs no time yet"
 
 
 def _best(fix: str, diagnosis: Diagnosis) -> TrialFacts | None:

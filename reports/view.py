@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fasttrain_doctor.diagnosis import Diagnosis
-from fasttrain_doctor.reports import hardware_parts, sentence, step_parts, trial_parts, words
+from fasttrain_doctor.reports import (
+    hardware_parts,
+    loader_parts,
+    outside_parts,
+    sentence,
+    step_parts,
+    trial_parts,
+    words,
+)
 from fasttrain_doctor.reports.shown import Alert, Fact, ReportView
 
 _MACHINE_LABELS = {
@@ -41,6 +49,8 @@ def view(diagnosis: Diagnosis, samples: Sequence[Mapping[str, Any]] = (), run: s
         place=_place(diagnosis),
         phase_line=_phase_line(diagnosis),
         floor_line=_floor_line(diagnosis),
+        inside_lines=loader_parts.lines(diagnosis),
+        outside_lines=outside_parts.lines(diagnosis),
         alerts=_alerts(diagnosis),
         facts=_facts(diagnosis),
         bars=step_parts.bars(diagnosis),
@@ -52,13 +62,19 @@ def view(diagnosis: Diagnosis, samples: Sequence[Mapping[str, Any]] = (), run: s
         noise=diagnosis.noise,
         noise_text=_noise(diagnosis),
         timeline=step_parts.timeline(diagnosis),
-        loader=step_parts.loader_facts(diagnosis),
-        stages=step_parts.stages(diagnosis),
-        transforms=step_parts.transforms(diagnosis),
-        hot_lines=step_parts.hot_lines(diagnosis),
+        loop_lines=step_parts.hot_lines(diagnosis),
+        loader=loader_parts.facts(diagnosis),
+        sample=loader_parts.bar(diagnosis),
+        tail=loader_parts.tail(diagnosis),
+        stages=loader_parts.stages(diagnosis),
+        transforms=loader_parts.transforms(diagnosis),
+        hot_lines=loader_parts.hot_lines(diagnosis),
+        outside=outside_parts.bars(diagnosis),
+        outside_facts=outside_parts.costs(diagnosis),
         operators=step_parts.operators(diagnosis),
         device=tuple(_device_fact(key, value) for key, value in (diagnosis.device or {}).items()),
         hardware=hardware_parts.charts(samples),
+        pressure=outside_parts.pressure(diagnosis),
         not_measured=tuple(Fact(entry.what, entry.why) for entry in diagnosis.not_measured),
         absent=_absent(diagnosis, samples),
         environment=_environment(diagnosis),
@@ -207,27 +223,12 @@ def _environment(diagnosis: Diagnosis) -> tuple[Fact, ...]:
         facts.append(
             Fact(_MACHINE_LABELS.get(key, key.replace("_", " ")), words.size(value) if sized else words.plain(value))
         )
-    for label, seconds in _startup(diagnosis):
-        facts.append(Fact(label, words.seconds(seconds)))
-    if diagnosis.ranks is not None and diagnosis.ranks.world > 1:
-        ranks = diagnosis.ranks
-        facts.append(
-            Fact("ranks", f"{ranks.reported} of {ranks.world} reported; straggler: {ranks.straggler or 'none'}")
-        )
+    if said := outside_parts.ranks(diagnosis):
+        facts.append(Fact("ranks", said))
+    if diagnosis.debug is not None:
+        modes = "; ".join(f"{mode.name} ({mode.how})" for mode in diagnosis.debug)
+        facts.append(Fact("modes for debugging", modes or "none"))
     return tuple(facts)
-
-
-def _startup(diagnosis: Diagnosis) -> list[tuple[str, float]]:
-    start, epoch = diagnosis.startup, diagnosis.epoch
-    found = [
-        ("start-up: imports", start.imports if start else None),
-        ("start-up: first batch", start.first_batch if start else None),
-        ("start-up: workers", start.workers if start else None),
-        ("each epoch: start", epoch.start if epoch else None),
-        ("each epoch: evaluation", epoch.eval if epoch else None),
-        ("each epoch: checkpoint", epoch.checkpoint if epoch else None),
-    ]
-    return [(label, value) for label, value in found if value is not None]
 
 
 def _reproduce(diagnosis: Diagnosis, run: str) -> tuple[Fact, ...]:

@@ -77,7 +77,7 @@ def test_its_essentials_read_without_scripts(name):
 def test_sections_come_in_their_order():
     ids = re.findall(r'<section id="([\w-]+)"', html.render(view(SUCCESS)))
     assert ids == [
-        "step", "do", "timeline", "loader", "operators", "hardware", "trials", "unmeasured", "environment", "reproduce",
+        "step", "do", "timeline", "loader", "outside", "operators", "hardware", "trials", "unmeasured", "environment", "reproduce",
     ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fasttrain_doctor.diagnosis import Interval
+from fasttrain_doctor.diagnosis import Interval, Ranks
 from fasttrain_doctor.reports import words
 from fasttrain_doctor.reports.hardware_parts import charts
 from fasttrain_doctor.reports.sentence import kicker, sentence
@@ -151,3 +151,70 @@ def test_hardware_draws_what_is_there_on_one_clock():
 @pytest.mark.parametrize("samples", [[], [{}], [{"t": "x"}], [{"t": 1.0}], [{"t": 1.0, "cpu": None}, {"t": 2.0}]])
 def test_readings_that_hold_nothing_draw_nothing(samples):
     assert charts(samples) == ()
+
+
+def test_a_samples_stages_sum_to_its_bar_and_the_costliest_transform_is_named():
+    shown = view(SUCCESS)
+    assert shown.sample is not None
+    assert sum(segment.width for segment in shown.sample.segments) == pytest.approx(1)
+    assert [segment.key for segment in shown.sample.segments][:3] == ["sampler", "read", "decode"]
+    stages, slow = shown.inside_lines
+    assert stages.partition("; ")[0] == (
+        "inside the loader: read 0.78 | decode 0.19 | transform 0.15 (RandomResizedCrop 0.08) | own code 0.04 | "
+        "collate 0.07 ms a sample"
+    )
+    assert stages.endswith("; hottest line data.py:21")
+    assert slow == "slow samples take 21% of the fetching (1 in 64, up to 31.2 ms, index 40213; the median is 790 µs)"
+
+
+def test_without_a_look_inside_the_records_of_fetches_speak():
+    plain = replace(SUCCESS, loader=replace(SUCCESS.loader, stages=None, transforms=None, hot_lines=None))
+    assert view(plain).inside_lines[0] == "inside the loader: __getitem__ 1.16 | collate 0.07 ms a sample"
+    nothing = replace(plain, loader=replace(plain.loader, fetches=None))
+    assert (view(nothing).inside_lines, view(nothing).sample, view(nothing).tail) == ((), None, "")
+
+
+def test_the_loader_and_what_is_outside_the_steps_are_named_only_where_they_are_worth_it():
+    assert view(replace(SUCCESS, data=0.001)).inside_lines == ()
+    quick = replace(SUCCESS.startup, imports=0.2, setup=0.1, first_batch=0.01, first_step=0.0)
+    short = replace(SUCCESS.epoch, eval=0.2, shares={**SUCCESS.epoch.shares, "eval": 0.002})
+    assert view(replace(SUCCESS, startup=quick, epoch=short)).outside_lines == ()
+    start, epoch = view(SUCCESS).outside_lines
+    assert start == "start-up: imports 2.90 s, set-up 1.20 s, first batch 340 ms, first step 900 ms"
+    assert epoch == "an epoch of 97.3 s: evaluation 4.20 s (4.3%)"
+
+
+def test_the_ends_of_epochs_of_unknown_length_are_told_in_seconds():
+    epoch = replace(SUCCESS.epoch, batches=None, steps=None, whole=None, shares=None)
+    shown = view(replace(SUCCESS, epoch=epoch))
+    assert shown.outside_lines[1] == "an epoch: start 310 ms, evaluation 4.20 s, checkpoints 400 ms"
+    assert [bar.label for bar in shown.outside] == ["start-up"]
+    assert shown.outside_facts[1].label == "each epoch: evaluation"
+
+
+def test_a_straggler_is_named_with_its_rank_and_ratio():
+    step = {"0": 0.118, "1": 0.119, "2": 0.118, "3": 0.118}
+    work = {"0": 0.08, "1": 0.08, "2": 0.1184, "3": 0.08}
+    ranks = Ranks(world=4, reported=4, step=step, work=work, straggler="2")
+    assert view(replace(SUCCESS, ranks=ranks)).outside_lines[-1] == (
+        "4 ranks; straggler: rank 2, 118 ms a step, its own work 1.48x the others'"
+    )
+    even = replace(ranks, world=5, work=step, straggler=None)
+    assert view(replace(SUCCESS, ranks=even)).outside_lines[-1] == (
+        "5 ranks (1 of them told nothing), rank 1 the slowest: 119 ms a step; no straggler"
+    )
+    assert "ranks" not in [fact.label for fact in view(SUCCESS).environment]
+
+
+def test_a_finding_says_what_it_is_a_share_of_and_a_warning_that_it_costs_no_time():
+    epoch, warning = replace(SUCCESS.findings[0], of="epoch"), replace(SUCCESS.findings[1], lost=0.0)
+    shown = view(replace(SUCCESS, findings=[epoch, warning], trials=[], tuned=None))
+    assert [action.lost for action in shown.actions] == ["up to 49% of the epoch", "costs no time yet"]
+    assert "worth up to 49% of each epoch" in shown.verdict
+
+
+def test_what_pressed_on_the_machine_is_told_in_its_units():
+    told = {fact.label: fact.text for fact in view(SUCCESS).pressure}
+    assert told["tasks waited for a disk"] == "44%"
+    assert told["read from disks"] == "62.0 MiB/s"
+    assert view(SAMPLES["failed"]).pressure == ()
