@@ -1,4 +1,7 @@
-"""The stages of a diagnosis in order: watch, look deep, replay, judge, try, confirm. Each leaves what it found in the case."""
+"""The stages of a diagnosis in order: watch, look inside, look deep, replay, judge, try, confirm.
+
+Each leaves what it found in the case.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fasttrain_doctor import endings, epochs, gather, journal, judging, profiling, snapshot, watching
+from fasttrain_doctor import endings, epochs, gather, journal, judging, looking, profiling, snapshot, watching
 from fasttrain_doctor.case import Case
 from fasttrain_doctor.diagnosis import Change, TrialFacts
 from fasttrain_doctor.errors import DoctorError, NothingMeasured, UsageError
@@ -90,6 +93,7 @@ class Diagnosing:
             if not self.watch(session):
                 return
             case = self.case
+            looking.look(self, session)
             world = case.watched.ranks.world if case.watched is not None else 1
             if world > 1:
                 why = f"{world} ranks train together: blocks of one rank alone compare nothing"

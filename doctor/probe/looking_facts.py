@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -156,6 +157,12 @@ def _lines(lines: Counter[Frame], counts: Counter[Frame]) -> list[list[Any]]:
     return [[f.file, f.line, f.function, ns / 1e9, counts[f]] for f, ns in lines.most_common(_MOST_LINES)]
 
 
+def _parent() -> int | None:
+    """Return the process that a worker works for: with a fork server it is not the one that made it."""
+    process = multiprocessing.parent_process()
+    return None if process is None else process.pid
+
+
 def facts(look: Look) -> dict[str, Any]:
     """Return the fields of a process's ``look`` fact; of its fetches only whole ones count."""
     reader = Reader(look.sampler.spaces, looking_transforms.CODES)
@@ -165,6 +172,7 @@ def facts(look: Look) -> dict[str, Any]:
     stages = {name: fetched.stages[name] + around.stages[name] for name in STAGES}
     return {
         "main": look.main,
+        "parent": _parent(),
         "worker": state.recorder.worker,
         "loader": state.recorder.loader,
         "samples": look.samples,
