@@ -31,6 +31,7 @@ from fasttrain_doctor.epochs import epoch_of
 from fasttrain_doctor.evidence import Debug, Device, Evidence, Floor, Look, Machine, Operator, Pressure
 from fasttrain_doctor.gather import Watched, loop_of
 from fasttrain_doctor.inside import hot_lines, loader_facts, pressure_facts, unseen
+from fasttrain_doctor.partition import gaps_between
 from fasttrain_doctor.pressure import pressure_of
 from fasttrain_doctor.rules import Finding, Rule
 from fasttrain_doctor.sampling import Sample
@@ -180,6 +181,10 @@ class Case:
             out.setdefault("loader", _NO_LOADER)
         for what, why in unseen(self.watched, self.look, self.pressure).items():
             out.setdefault(what, out.get("look", why))
+        if self.startup is None:
+            out.setdefault("startup", "the start of the script was not followed")
+        if not gaps_between(self.watched.window.every):
+            out.setdefault("epoch", "no end of an epoch fell into the window")
         return out
 
 

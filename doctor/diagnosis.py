@@ -11,6 +11,7 @@ from typing import Any, Literal
 SCHEMA = 1
 
 Status = Literal["complete", "degraded", "interrupted", "failed"]
+LOOKED_AT = ("transforms", "hot_lines", "stages", "reads", "lock", "loop.hot_lines")  # what the look inside shows
 VerdictKind = Literal["faster", "no-difference", "slower", "changed-training", "failed", "inconclusive"]
 
 

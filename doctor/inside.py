@@ -6,7 +6,7 @@ import linecache
 from collections.abc import Mapping, Sequence
 
 from fasttrain_doctor import evidence
-from fasttrain_doctor.diagnosis import Fetching, HotLine, LoaderFacts, Lock, Pressure, Reads, Transform
+from fasttrain_doctor.diagnosis import LOOKED_AT, Fetching, HotLine, LoaderFacts, Lock, Pressure, Reads, Transform
 from fasttrain_doctor.evidence import Fetches, Look
 from fasttrain_doctor.gather import Watched
 from fasttrain_doctor.redact import redact
@@ -72,20 +72,27 @@ def pressure_facts(pressure: evidence.Pressure | None) -> Pressure | None:
 
 
 def unseen(watched: Watched, look: Look | None, pressure: evidence.Pressure | None) -> Mapping[str, str]:
-    """Return why each part of what is made public here is null."""
+    """Return why each part of what is made public here is null, by its name in the JSON."""
     out = {}
     if pressure is None:
         out["pressure"] = "no sample of the machine fell into the window"
     if not watched.process.facts_of("window"):
         out["debug"] = "the process that trains told nothing at the window's ends"
     if look is None:
-        out["loop hot lines"] = NOT_LOOKED
-    if watched.loader is None:
-        return out
-    if look is None:
-        out |= dict.fromkeys(("transforms", "hot lines", "stages", "reads", "lock waits"), NOT_LOOKED)
-    elif look.transforms is None:
-        out["transforms"] = "no transforms that can be timed one by one were found"
-    if watched.fetches is None:
+        of_loader = watched.loader is not None
+        out |= {part: NOT_LOOKED for part in ("look", *LOOKED_AT) if of_loader or part in ("look", "loop.hot_lines")}
+    elif watched.loader is not None:
+        public = loader_facts(watched, look)
+        seen = {name: getattr(public, name, None) for name in LOOKED_AT if "." not in name}
+        out |= {name: _UNSEEN.get(name, "the look saw none") for name, value in seen.items() if value is None}
+    if watched.loader is not None and watched.fetches is None:
         out["fetches"] = "the loader's fetches went past the hooks"
     return out
+
+
+_UNSEEN = {
+    "transforms": "no transforms that can be timed one by one were found",
+    "stages": "no sample was fetched during the look",
+    "reads": "no opening or reading of files was counted",
+    "lock": "no fetch was blocked long enough to tell",
+}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from fasttrain_doctor.diagnosis import LOOKED_AT
 from fasttrain_doctor.reports.shown import Action, Fact, ReportView, Tried
 from fasttrain_doctor.reports.trial_parts import STAGE_WORDS
 
@@ -38,8 +39,10 @@ def lines(view: ReportView, report: str | None = None) -> list[Line]:
     out += [Line(part) for part in _phases(view.phase_line)]
     for said in (view.floor_line, *view.inside_lines, *view.outside_lines):
         out += _wrapped(said, indent="  ", hang="    ") if said else []
-    untried = {fact.label for action in view.actions for fact in action.untried}
-    if absent := [fact for fact in view.not_measured if fact.label not in untried]:
+    apart = {fact.label for action in view.actions for fact in action.untried}
+    if any(fact.label == "look" for fact in view.not_measured):
+        apart |= set(LOOKED_AT)  # the look stands for all it would have shown
+    if absent := [fact for fact in view.not_measured if fact.label not in apart]:
         out += _wrapped(f"not measured: {_by_reason(absent)}", "dim", indent="  ")
     for action in view.actions:
         out += [Line(""), *_action(action)]
