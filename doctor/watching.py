@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from fasttrain_doctor import gather
 from fasttrain_doctor.diagnosis import Overhead
 from fasttrain_doctor.gather import Watched
 from fasttrain_doctor.recorded import read_probe
+from fasttrain_doctor.records import Kind, Record
 from fasttrain_doctor.tuners.bench import SessionEnded
 from fasttrain_doctor.tuners.session import Session
 
@@ -33,6 +35,23 @@ class Seen:
     ended: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What hooks cost where they ran, in ns: a call, a fetch with its first sample, each further sample."""
+
+    call: float
+    fetch: float
+    sample: float
+
+    def of(self, record: Record) -> float:
+        """Return what one record cost."""
+        if record.kind is Kind.ITEMS:
+            return 0.0  # with its fetch
+        if record.kind is Kind.FETCH:
+            return self.fetch + max(0, record.c - 1) * self.sample
+        return self.call
+
+
 def watch(session: Session, probe: Path, asked: int | None, timeout: float, budget: float) -> Seen:
     """Watch a window and understand it.
 
@@ -44,13 +63,13 @@ def watch(session: Session, probe: Path, asked: int | None, timeout: float, budg
         budget: seconds that the whole diagnosis may take.
     """
     most = min(MOST_SECONDS, SHARE * budget)
-    cost: float | None = None
+    price: Price | None = None
     ended: str | None = None
     watched: Watched | None = None
     wanted = asked or STEPS
     for _ in range(ROUNDS if asked else 1):
         try:
-            cost = _observe(session, wanted, timeout, math.inf if asked is not None else most)
+            price = _observe(session, wanted, timeout, math.inf if asked is not None else most)
         except SessionEnded as error:
             ended = error.reason
         recorded = read_probe(probe)
@@ -59,18 +78,18 @@ def watch(session: Session, probe: Path, asked: int | None, timeout: float, budg
         if ended is not None or asked is None or measured >= asked:
             break
         wanted = asked - measured + 1
-    overhead = _overhead(watched, cost) if watched is not None and cost is not None else None
+    overhead = _overhead(watched, price) if watched is not None and price is not None else None
     return Seen(watched, recorded.degraded(), overhead, ended)
 
 
-def _observe(session: Session, wanted: int, timeout: float, most: float) -> float:
-    """Let the loop run; returns the cost of a record in ns. ``most``: seconds after which FEWEST steps do.
+def _observe(session: Session, wanted: int, timeout: float, most: float) -> Price:
+    """Let the loop run; returns what hooks cost there. ``most``: seconds after which FEWEST steps do.
 
     Raises:
         SessionEnded: the script ended or hung.
     """
     began = time.monotonic()
-    seen, cost = 0, 0.0
+    seen, price = 0, Price(0.0, 0.0, 0.0)
     while seen < wanted:
         took = time.monotonic() - began
         enough = ENOUGH if took <= most else FEWEST
@@ -80,14 +99,17 @@ def _observe(session: Session, wanted: int, timeout: float, most: float) -> floa
         steps = wanted - seen if patient or took <= WINDOW_SECONDS else max(1, min(wanted, enough) - seen)
         answer = session.ask({"do": "observe", "steps": steps, "seconds": WINDOW_SECONDS}, timeout)
         seen += int(answer["steps"])
-        cost = float(answer["record_ns"])
-    return cost
+        price = Price(*(float(answer[name]) for name in ("record_ns", "fetch_ns", "sample_ns")))
+    return price
 
 
-def _overhead(watched: Watched, cost_ns: float) -> Overhead:
-    """Return what watching cost: the records of the measured steps at the price of one, timed in that process."""
+def _overhead(watched: Watched, price: Price) -> Overhead:
+    """Return what watching cost: the records of the measured steps at their prices.
+
+    What it cost the loader's workers counts as if the loop had waited for it, which it does where data is the limit.
+    """
     steps = watched.window.measured
     first, last = steps[0].start, steps[-1].end
-    count = sum(first <= r.t0 < last for r in watched.process.records)
-    per_step = count * cost_ns / 1e9 / len(steps)
+    records = chain.from_iterable(p.records for p in (watched.process, *watched.workers))
+    per_step = sum(price.of(r) for r in records if first <= r.t0 < last) / 1e9 / len(steps)
     return Overhead(per_step=per_step, share=per_step / watched.breakdown.mean)

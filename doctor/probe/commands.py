@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from fasttrain_doctor.probe import arms, looking, state, stop, window
+from fasttrain_doctor.probe import arms, looking, price, state, stop, window
 from fasttrain_doctor.probe.loop import Loop
 from fasttrain_doctor.probe.recorder import clock
 
@@ -110,7 +110,7 @@ def report(loop: Loop) -> dict[str, Any]:
     message = program.report()
     message |= {"updates": loop.updates, "began": loop.began}
     if message["done"] == "observe":
-        message["record_ns"] = state.recorder.cost()
+        message |= price.measure()
         window.end()
     if message["done"] == "block":
         message |= arms.rest(loop)

@@ -91,7 +91,7 @@ def _wrap(original: Any, attribute: str, stand_in: type[Samples]) -> Any:
         try:
             info = _worker._worker_info
             if info is not None:
-                recorder.worker = info.id
+                recorder.worker, recorder.workers = info.id, info.num_workers
             before = _random_state() if _looks < _RNG_LOOKS else None
             source = self.__dict__[attribute]
             begun = _begin()

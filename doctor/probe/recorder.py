@@ -21,17 +21,20 @@ _pack = RECORD.pack_into
 _HEADER_SIZE = HEADER.size
 _dumps = json.dumps  # scripts put faster ones in its place, whose answer is bytes
 
-_CHUNK = 64 * 1024
-_MOST = 6 * 1024 * 1024  # of one process: about 98,000 records
+_CHUNK = 16 * 1024
+# Bytes of records: of the training processes of one machine together, about 98,000; of one's loader workers together.
+_MOST = 6 * 1024 * 1024
+_MOST_OF_WORKERS = 2 * 1024 * 1024
+_LEAST = 128 * 1024  # of one process, however many there are
 _MOST_FACTS = 512 * 1024
 LOADER = "FASTTRAIN_DOCTOR_LOADER"  # the loader whose workers are being started, while they are
 
 
-def _parent() -> int:
+def parent() -> int:
     """Return the process that this one works for: with a fork server it is not the one that made it."""
     process = sys.modules.get("multiprocessing.process")
-    parent = None if process is None else process.parent_process()
-    return os.getppid() if parent is None or parent.pid is None else int(parent.pid)
+    made_by = None if process is None else process.parent_process()
+    return os.getppid() if made_by is None or made_by.pid is None else int(made_by.pid)
 
 
 class Recorder:
@@ -51,6 +54,7 @@ class Recorder:
         self._facts_bytes = 0
         self._fd = -1
         self.worker = -1
+        self.workers = 1  # how many the loader has whose worker this is
         self.loader = int(os.environ.get(LOADER, "0"))  # whose worker this is, where that is known
 
     def after_fork(self) -> None:
@@ -98,7 +102,7 @@ class Recorder:
                 return True
             if self.lost is not None:
                 return False
-            if need > _MOST:
+            if need > self._bound():
                 self.lose("the record file reached its bound")
                 return False
             try:
@@ -113,7 +117,7 @@ class Recorder:
                 if fresh:
                     rank = int(os.environ.get("RANK", "-1"))
                     HEADER.pack_into(
-                        self._map, 0, MAGIC, os.getpid(), _parent(), rank, self.worker, time.time_ns(), clock()
+                        self._map, 0, MAGIC, os.getpid(), parent(), rank, self.worker, time.time_ns(), clock()
                     )
                 self._room = room
             except (OSError, ValueError) as error:
@@ -121,16 +125,20 @@ class Recorder:
                 return False
             return True
 
-    @staticmethod
-    def cost() -> float:
-        """Return what one record with its four clock readings costs here, in ns."""
-        scratch = bytearray(SIZE)
-        rounds = 400
-        began = clock()
-        for _ in range(rounds):
-            t0, cpu0 = clock(), thread_clock()
-            RECORD.pack_into(scratch, 0, 1, 0, 1, 1, t0, clock(), cpu0, thread_clock(), 0, 0, 0)
-        return (clock() - began) / rounds
+    def _bound(self) -> int:
+        ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+        most = _MOST if self.worker < 0 else _MOST_OF_WORKERS // max(1, self.workers)
+        return max(_LEAST, most // max(1, int(ranks) if ranks.isdigit() else 1))
+
+    @classmethod
+    def scratch(cls, records: int) -> Recorder:
+        """Return a recorder that keeps so many records in memory and writes nothing: what a record costs is timed on it."""
+        recorder = cls("")
+        recorder._room = _HEADER_SIZE + records * SIZE
+        recorder._map = bytearray(recorder._room)
+        recorder.lost = "it keeps no more"
+        recorder._facts_bytes = _MOST_FACTS
+        return recorder
 
     def lose(self, why: str) -> None:
         """Stop recording for good and say so once."""
