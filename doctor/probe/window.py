@@ -57,13 +57,10 @@ def _of_torch() -> list[tuple[str, str]]:
 
 
 def _tracing() -> list[tuple[str, str]]:
-    found = []
-    for function, how in ((sys.gettrace(), "sys.gettrace()"), (threading.gettrace(), "threading.gettrace()")):
-        if function is not None:
-            found.append((_tracer(function), how))
-    for function, how in ((sys.getprofile(), "sys.getprofile()"), (threading.getprofile(), "threading.getprofile()")):
-        if function is not None:
-            found.append(("a Python profiler", f"{how} is {_named(function)}"))
+    tracers: dict[str, Any] = {"sys.gettrace()": sys.gettrace(), "threading.gettrace()": threading.gettrace()}
+    found = [(_tracer(function), f"{how} is {_named(function)}") for how, function in tracers.items() if function]
+    profilers: dict[str, Any] = {"sys.getprofile()": sys.getprofile(), "threading.getprofile()": threading.getprofile()}
+    found += [("a Python profiler", f"{how} is {_named(function)}") for how, function in profilers.items() if function]
     monitoring: Any = getattr(sys, "monitoring", None)  # Python 3.12
     for tool in range(6) if monitoring is not None else ():
         name = monitoring.get_tool(tool)
