@@ -20,7 +20,7 @@ def check(evidence: Evidence) -> Finding | None:
     if worst is not None and asked >= ASKED * seconds:
         details = [f"gc.collect() at {place(worst[0])}", "call it once an epoch, if at all"]
     else:  # never gc.disable(): cycles then pile up until memory is out
-        details = ["automatic", "call gc.freeze() after setup, or make fewer objects a step"]
+        details = ["automatic", "make fewer objects a step, gc.freeze() after setup"]
     facts: dict[str, object] = {
         "share": share,
         "seconds": seconds,

@@ -34,7 +34,7 @@ def check(evidence: Evidence) -> Finding | None:
     hottest = _hottest(evidence, seconds)
     said = f"the loop's own Python, between the phases, takes {share:.0%} of each step"
     lines = [f"{duration(hot.seconds)} at {place(hot.place)}" for hot in hottest]
-    message = line(said, *(lines or [duration(seconds)]), "do it every few steps")
+    message = line(said, *(lines or [duration(seconds)]), "do it less often, or on many tensors at once")
     facts: dict[str, object] = {
         "share": share,
         "seconds": seconds,
