@@ -38,6 +38,7 @@ class Rule:
 
 CROWDED = 0.2  # share of the loader threads' time spent waiting for a core from which the cores are taken
 BUSY = 0.7  # of the cores kept busy by the script's own processes; with less, it queues behind other programs
+PRESSED = 0.5  # share of the time in which some task waited for a CPU, from which most waits are made longer by it
 
 
 def waiting(evidence: Evidence) -> float | None:
@@ -80,6 +81,12 @@ def own_load(evidence: Evidence) -> bool:
     """Whether the script's own processes are what its threads queue behind, as far as that was measured."""
     load = None if evidence.pressure is None else evidence.pressure.tree_cpu
     return load is None or load >= BUSY * evidence.machine.cores
+
+
+def pressed_by_others(evidence: Evidence) -> bool:
+    """Whether other programs were seen to keep the script from the cores: what it waits for is then its turn."""
+    pressed = None if evidence.pressure is None else evidence.pressure.cpu
+    return pressed is not None and pressed >= PRESSED and not own_load(evidence)
 
 
 @cache

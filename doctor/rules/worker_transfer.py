@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fasttrain_doctor.evidence import Evidence
-from fasttrain_doctor.rules import Finding, Rule, waiting, work
+from fasttrain_doctor.rules import Finding, Rule, pressed_by_others, waiting, work
 from fasttrain_doctor.wording import duration, line, size
 
 LEAST = 0.03  # another number of workers changes nothing about the training, so it is named once larger than noise
@@ -39,7 +39,8 @@ def check(evidence: Evidence) -> Finding | None:
         return None
     workers, mean, inline = loader.num_workers, breakdown.mean, work(evidence)
     # Workers that are given less work per step than the step waits are not what it waits for: the hand-off is.
-    trivial = 0.0 if inline is None else max(0.0, waits - inline / mean)
+    passes = inline is not None and not pressed_by_others(evidence)  # else each hand-off takes two turns of theirs
+    trivial = max(0.0, waits - (inline or 0.0) / mean) if passes else 0.0
     # The training thread unpacks between two steps; packing keeps each worker from its next batch.
     spent = (fetches.unpack or 0.0) + (fetches.pack or 0.0) / workers
     handled = min(waits, spent / mean)
