@@ -68,7 +68,7 @@ def find_steps(process: Process) -> Steps:
         loaders = tuple(n for n, _ in ahead.most_common() if n not in others)
     pauses = [r for r in mine if r.kind is Kind.MARK and r.flag == Mark.CONTROL]
     if requests and _still_asked(requests, updates):
-        steps = _by_requests(requests, updates)
+        steps = _by_requests(mine, loaders, updates)
         found_by, anchor = ("loader" if by_optimizer else "backward"), None
     else:
         anchor = _anchor(updates) if by_optimizer else None
@@ -157,23 +157,39 @@ def _still_asked(requests: Sequence[Record], updates: Sequence[Record]) -> bool:
     return before >= _ASKED_ENOUGH * len(updates)
 
 
-def _by_requests(requests: Sequence[Record], updates: Sequence[Record]) -> list[Step]:
-    """Close a step at each request that follows an update. The step after the last request stays open."""
+def _by_requests(mine: Sequence[Record], loaders: Sequence[int], updates: Sequence[Record]) -> list[Step]:
+    """Close a step at each request that follows an update. The step after the last request stays open.
+
+    Some loops count their batches and never ask for more than there are: their epochs end where the loader is begun
+    anew, or another one is asked first.
+    """
     steps: list[Step] = []
-    events = sorted([(u.t1, 0, u) for u in updates] + [(r.t0, 1, r) for r in requests], key=lambda e: e[:2])
+    asked = [r for r in mine if r.kind in (Kind.NEXT, Kind.ITERATOR)]
+    follower = _followers(asked, loaders)
+    events = sorted([(u.t1, 0, u) for u in updates] + [(r.t0, 1, r) for r in asked], key=lambda e: e[:2])
     start: int | None = None
+    aside: int | None = None  # when another loader was turned to after the last update
     fresh = True  # the first step of an epoch waits for workers to start and fill
     batches: Counter[int] = Counter()  # by loader: one batch of each of two zipped loaders is one batch
     done = 0
     for time, kind, r in events:
         if kind == 0:
             done += 1
+            aside = None
             continue
+        if r.a not in loaders:
+            aside = aside or time
+            continue
+        begun = r.kind is Kind.ITERATOR
         if start is not None and done:
-            steps.append(Step(start, time, 0, max(batches.values()), done, fresh))
-            start, done, fresh = None, 0, False
+            steps.append(Step(start, aside or time if begun else time, 0, max(batches.values()), done, fresh))
+            start, done, fresh = None, 0, begun
             batches.clear()
+        if begun:
+            continue
         if r.flag:  # exhausted: what follows is between epochs until a batch is asked for again
+            if start is not None and set(batches) - {r.a} and follower.get(id(r)) == r.a:
+                continue  # unless another loader goes on, and this one is only begun anew
             start, fresh = None, True
             batches.clear()
             continue
@@ -181,6 +197,12 @@ def _by_requests(requests: Sequence[Record], updates: Sequence[Record]) -> list[
             start, done = time, 0
         batches[r.a] += 1
     return steps
+
+
+def _followers(asked: Sequence[Record], loaders: Sequence[int]) -> dict[int, int]:
+    """Return for each request, by its identity, the training loader that is asked next."""
+    requests = [r for r in asked if r.kind is Kind.NEXT and r.a in loaders]
+    return {id(r): after.a for r, after in pairwise(requests)}
 
 
 def _anchor(updates: Sequence[Record]) -> int:

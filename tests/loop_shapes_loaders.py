@@ -6,6 +6,17 @@ from tests.loop_shape import LEARN, SGD, Shape
 from tests.watched import Seen
 
 
+def _each_step_waits(seen: Seen) -> None:
+    """The wait of 5 ms between the two requests is in every step, also where the second loader is begun anew."""
+    assert min(s.seconds for s in seen.watched.steps.steps) > 0.0045
+    assert sum(s.first_of_epoch for s in seen.watched.steps.steps) == 1
+
+
+def _no_evaluation_in_a_step(seen: Seen) -> None:
+    assert max(s.seconds for s in seen.watched.steps.steps) < 0.05
+    assert sum(s.first_of_epoch for s in seen.watched.steps.steps) == 3
+
+
 def _two_training_loaders(seen: Seen) -> None:
     assert len(seen.watched.steps.loaders) == 2
 
@@ -301,5 +312,44 @@ SHAPES = [
         found_by="optimizer",
         steps=39,  # nothing marks the end of an epoch
         loop="for x, y in ThreadDataLoader(",
+    ),
+    Shape(
+        "second_loader_begins_anew",
+        SGD
+        + """
+        labelled, unlabelled = DataLoader(Points(12), batch_size=4), DataLoader(Points(), batch_size=4)
+        it = iter(labelled)
+        for u, _ in unlabelled:
+            time.sleep(0.005)
+            try: x, y = next(it)
+            except StopIteration: it = iter(labelled); x, y = next(it)
+            opt.zero_grad(); (loss_of(net(x), y) + net(u).mean()).backward(); opt.step()
+        """,
+        steps=20,
+        roles=("train", "train"),
+        loop="for u, _ in unlabelled",
+        check=_each_step_waits,
+    ),
+    Shape(
+        "epochs_of_counted_batches",
+        SGD
+        + """
+        train, val = DataLoader(Points(), batch_size=4), DataLoader(Points(8), batch_size=4)
+        def validate():
+            time.sleep(0.01); net.eval()
+            with torch.no_grad():
+                for x, y in val: net(x); time.sleep(0.05)
+            net.train()
+        for epoch in range(3):
+            batches = iter(train)
+            for i in range(len(train)):
+                x, y = next(batches)
+                opt.zero_grad(); loss_of(net(x), y).backward(); opt.step()
+            validate()
+        """,
+        steps=59,  # nothing follows the last
+        roles=("train", "eval"),
+        loop="for i in range(len(train))",
+        check=_no_evaluation_in_a_step,
     ),
 ]

@@ -257,6 +257,34 @@ def _wrap_scaler(original: Any) -> Any:
     return scaled
 
 
+def _wrap_foreign(original: Any) -> Any:
+    """Follow the step of an optimizer that is no torch optimizer, unless a torch optimizer steps in it."""
+
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        loop = state.loop
+        if state.inside.depth or loop.off:
+            return original(self, *args, **kwargs)
+        steps = loop.optimizer_steps
+        t0, cpu0 = clock(), thread_clock()
+        gave = original(self, *args, **kwargs)
+        try:
+            if loop.optimizer_steps == steps:
+                t1, cpu1 = clock(), thread_clock()
+                waited, others = accounting(t1, cpu1) if loop.unasked else (0, 0)
+                state.recorder.write(Kind.OPTIMIZER, 0, _number(self), t0, t1, cpu0, cpu1, waited, others)
+                loop.after_step(_number(self))
+        except Exception as error:
+            state.degraded("optimizer", error)
+        return gave
+
+    return step
+
+
+def _hook_fastai(module: Any) -> None:
+    module.Optimizer.step = _wrap_foreign(module.Optimizer.step)
+
+
 def _wrap_zero_grad(original: Any, kind: int) -> Any:
     @functools.wraps(original)
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -306,4 +334,5 @@ def install() -> None:
     torch.autograd.grad = _wrap_backward(torch.autograd.grad)
     _class_wide = torch.nn.Module.__call__
     torch.nn.Module.__call__ = _learning(_class_wide)  # type: ignore[method-assign]
+    on_import("fastai.optimizer", _hook_fastai)
     on_import("torch._dynamo.callback", lambda module: module.on_compile_start(_on_compile))
