@@ -44,7 +44,13 @@ def kicker(diagnosis: Diagnosis) -> str:
 def sentence(diagnosis: Diagnosis) -> str:
     """Return what to make of ``diagnosis``, in one sentence with its interval where one was measured."""
     begin = "interrupted: " if diagnosis.status == "interrupted" else ""
-    return begin + _sentence(diagnosis)
+    return begin + _sentence(diagnosis) + _warned(diagnosis)
+
+
+def _warned(diagnosis: Diagnosis) -> str:
+    """Return what is to be looked at although it costs no time yet, where the ending would sound as if all were well."""
+    rules = [finding.rule for finding in diagnosis.findings if finding.lost == 0]
+    return f" But look at {words.series(rules)}." if rules and tone(diagnosis) == "calm" else ""
 
 
 def _sentence(diagnosis: Diagnosis) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fasttrain_doctor.diagnosis import Interval, Ranks
+from fasttrain_doctor.diagnosis import FindingFacts, Interval, Ranks
 from fasttrain_doctor.reports import words
 from fasttrain_doctor.reports.hardware_parts import charts
 from fasttrain_doctor.reports.sentence import kicker, sentence
@@ -77,6 +77,20 @@ def test_a_gain_is_told_with_its_interval_and_what_it_does_to_the_training():
     assert sentence(SUCCESS) == (
         "train.py trains 2.62x as fast (2.51 to 2.71) with dataloader-workers, loss within envelope."
     )
+
+
+def test_a_warning_does_not_end_as_if_all_were_well():
+    grows = FindingFacts(code="MEM001", rule="memory-growth", lost=0.0, message="m", evidence={}, fixes=[])
+    calm = SAMPLES["nothing-to-gain"]
+    assert sentence(replace(calm, findings=[grows])) == sentence(calm) + " But look at memory-growth."
+    assert view(replace(calm, findings=[grows])).actions[0].lost == "costs no time yet"
+
+
+def test_a_loss_between_the_steps_is_said_to_be_of_the_epoch():
+    restart = FindingFacts(code="X001", rule="x", lost=0.4, message="m", evidence={}, fixes=[], of="epoch")
+    diagnosis = replace(SAMPLES["no-trials"], findings=[restart])
+    assert "the largest worth up to 40% of each epoch" in sentence(diagnosis)
+    assert view(diagnosis).actions[0].lost == "up to 40% of the epoch"
 
 
 def test_the_verdict_of_the_diagnosis_is_shown_where_it_has_one():
