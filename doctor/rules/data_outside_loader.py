@@ -8,14 +8,16 @@ from fasttrain_doctor.wording import duration, line, place
 
 LEAST = 0.05  # it takes an edit of the script, and what is inferred here is no better known than that
 NAMED = 0.1  # share of the making that a line must have to be named
-ABOVE = 1.2  # times the making: what takes longer is a phase's line; sampling its stacks makes a step longer
+# Times the making: what takes longer is a phase's line. A line that fits into the Python elsewhere in the loop may be its.
+ABOVE = 1.2  # sampling its stacks makes a step longer
 MOST = 2
 
 
 def _hottest(evidence: Evidence, seconds: float) -> list[HotLine]:
-    """Return the lines that make up the batch."""
+    """Return the lines that can only be the batch's."""
     lines = () if evidence.look is None else evidence.look.loop_lines
-    inside = [hot for hot in lines if NAMED * seconds <= hot.seconds <= ABOVE * seconds]
+    least = max(NAMED * seconds, ABOVE * (evidence.breakdown.other.get("python") or 0.0))
+    inside = [hot for hot in lines if least <= hot.seconds <= ABOVE * seconds]
     return sorted(inside, key=lambda hot: -hot.seconds)[:MOST]
 
 
