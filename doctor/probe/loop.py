@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fasttrain_doctor.probe import state
+from fasttrain_doctor.probe import state, window
 from fasttrain_doctor.probe.recorder import clock, thread_clock
 from fasttrain_doctor.records import Call, Interval, Kind, Mark
 
@@ -235,6 +235,7 @@ class Loop:
             self.began = True
             rank, world = state.rank()
             state.recorder.fact("rank", rank=rank, world=world)
+            window.begin()  # ranks that nobody asks to observe say it here
         self.updates += 1
         self._computing, self._looks = False, 0
         if self.on_first_update is not None:
