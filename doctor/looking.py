@@ -63,6 +63,9 @@ def understand(case: Case, watched: Watched, recorded: Recorded, steps: int) -> 
     if not facts:
         case.missing("look", "the process that trains wrote nothing of it")
         return
+    if int(facts[0]["pid"]) != watched.process.pid:
+        case.missing("look", "only one rank can be looked into, and it is not the slowest")
+        return
     case.look = look_of(facts, steps, watched.breakdown.samples_per_step)
     case.watched = replace(watched, breakdown=with_locks(watched.breakdown, waits_of(facts, steps)))
     if case.look.transforms is None and (why := why_not_timed(facts)):
