@@ -222,6 +222,15 @@ def test_workers_on_trivial_items_are_told_to_go_and_the_fix_tries_it() -> None:
     assert "worker-transfer" not in named(none)
 
 
+def test_a_batch_of_many_pieces_is_told_to_be_merged_before_workers_are_told_to_go() -> None:
+    """Measured: 202 tensors and 5000 numbers a batch took 222 ms a step with 2 workers and 5 ms without."""
+    fetches = replace(FETCHES, item=1e-5, collate=1e-5, unpack=0.03, pack=0.02)
+    pieces = {"batch_tensors": 202, "batch_objects": 5000}
+    said = found(prepare=0.19, forward=0.03, loader={"num_workers": 2}, fetches=fetches, **pieces)["worker-transfer"]
+    assert "(202 tensors, 5000 Python objects a batch, merge them" in said.message
+    assert said.lost == pytest.approx((0.19 - 64 * 2e-5) / 0.22)
+
+
 def test_a_hand_off_that_waits_behind_other_programs_is_not_slow() -> None:
     """Measured on two cores that others kept busy: 2.1 ms of work, 26 ms of waiting, 0.19 cores for the script."""
     waits = {"prepare": 0.026, "forward": 0.001, "machine": FEW, "loader": {"num_workers": 2}, "contention": 0.36}
@@ -253,14 +262,14 @@ READS = replace(LOOK, stages={"read": 0.001}, opens=1.0, read_calls=2.0, read_by
 
 
 def test_only_what_is_blocked_in_reads_is_lost_to_small_files() -> None:
-    # 128 ms blocked in a step, of which 64 samples wait 1 ms each in reads; the rest is a sleep or a server.
+    # 128 ms blocked in a step, of which 64 samples wait 1 ms each in reads; the rest is a collation's.
     said = found(io=0.128, forward=0.128, look=READS)
     assert said["input-wait-io"].lost == pytest.approx(0.5)
     assert said["small-files"].lost == pytest.approx(0.25)
 
 
 def test_few_large_reads_are_slow_but_not_small() -> None:
-    large = replace(READS, read_bytes=20e6)
+    large = replace(READS, read_bytes=20e6, storage_bytes=20e6)
     assert "small-files" not in found(io=0.064, forward=0.064, look=large)
 
 

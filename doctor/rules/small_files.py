@@ -11,13 +11,16 @@ LEAST = 0.03  # as for any wait for reads
 # the 0.1 ms that it takes to get to them. Above, the bytes count and not their number.
 SMALL_FILE = 256 << 10
 SMALL_READ = 16 << 10  # bytes a call; read-ahead and the C library's buffers hide less than that only in sequence
+# Of the bytes read the part that must have come from a device: what the page cache serves is not what a fetch waits for,
+# and then it is blocked in a sleep or a request.
+FROM_DEVICE = 0.5
 OPENED = 0.5  # files per sample from which each sample opens its own
 CALLS = 8.0  # read calls per sample from which they are many
 
 
 def _shape(look: Look) -> str | None:
     """Say in which way the reads are small; None where they are not, or that was not seen."""
-    if look.read_bytes is None:
+    if look.read_bytes is None or look.storage_bytes is None or look.storage_bytes < FROM_DEVICE * look.read_bytes:
         return None
     if look.opens is not None and look.opens >= OPENED and look.read_bytes / look.opens <= SMALL_FILE:
         return f"{_number(look.opens)} files a sample, {size(look.read_bytes / look.opens)} each"
@@ -31,13 +34,13 @@ def _number(value: float) -> str:
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Fire where the step waits for reads, fetches were seen blocked in them, and they are small."""
+    """Fire where the step waits for reads, fetches were seen blocked meanwhile, and the reads are small and of a device."""
     look, breakdown = evidence.look, evidence.breakdown
     io, waits, samples = breakdown.share(Phase.IO), waiting(evidence), breakdown.samples_per_step
     read = None if look is None else look.stages.get("read")
     if look is None or io is None or waits is None or read is None or not samples:
         return None
-    # What is blocked elsewhere, in a sleep or a request, is no read of a file: of the wait count only the reads.
+    # Of the wait counts only what was seen to be blocked inside the samples: not a sampler's or a collation's.
     blocked = (breakdown.phases[Phase.IO] or 0.0) + (breakdown.hidden.get("io") or 0.0)
     of_it = min(1.0, read * samples / blocked) if blocked > 0 else 0.0
     lost = min(io, waits) * of_it

@@ -51,7 +51,8 @@ def check(evidence: Evidence) -> Finding | None:
     if trivial >= handled:
         said = f"workers take longer to pass batches on than to make them, {lost:.0%} of each step"
         made = f"{duration(inline or 0.0)} of work, {duration(waits * mean)} of waiting"
-        details = [f"num_workers={workers}", made, "try 0", contents, copied]
+        usual = [f"num_workers={workers}", made, "try 0", copied]
+        details = [contents, "merge them", *usual] if contents else usual
     else:
         said = f"passing batches between processes takes {lost:.0%} of each step"
         unpacked = f"{duration(fetches.unpack)} to unpack" if fetches.unpack else ""
