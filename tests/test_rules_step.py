@@ -33,6 +33,15 @@ def test_a_copy_is_either_from_pageable_memory_or_blocking(pageable: float, bloc
     assert set(said) == ({rule} if rule else set())
 
 
+def test_without_a_deep_pass_the_scripts_own_copies_say_whether_their_source_was_pinned() -> None:
+    by_hand = Copies(pageable=0.0, blocking=0.0, pageable_bytes=0.0, blocking_bytes=0.0)
+    missed = Copies(pageable=0.01, blocking=0.0, pageable_bytes=38e6, blocking_bytes=0.0)
+    step = {"h2d": 0.01, **STEP, **ON_DEVICE}
+    assert "pageable-copy" not in found(copies=by_hand, loader={"pin_memory": False}, **step)
+    said = found(copies=missed, loader={"pin_memory": True}, **step)
+    assert "pin_memory=True does not reach" in said["pageable-copy"].message
+
+
 def test_only_the_part_of_the_copies_that_blocks_is_lost_to_blocking() -> None:
     copies = Copies(pageable=0.0, blocking=0.02, pageable_bytes=1e6, blocking_bytes=3e6)
     said = found(h2d=0.1, copies=copies, loader={"pin_memory": True}, forward=0.1, **ON_DEVICE)

@@ -13,7 +13,7 @@ def check(evidence: Evidence) -> Finding | None:
     """Fire where exposed copies to the device take a share of the step and their source is not pinned."""
     if evidence.model is None or evidence.model.device == "cpu":
         return None
-    device, loader = evidence.device, evidence.loader
+    device, loader, copies = evidence.device, evidence.loader, evidence.copies
     share = evidence.breakdown.share(Phase.H2D)
     if share is None and device is not None:
         share = device.h2d_exposed
@@ -25,6 +25,10 @@ def check(evidence: Evidence) -> Finding | None:
         facts |= {"pageable_bytes": device.h2d_pageable_bytes, "pinned_bytes": device.h2d_pinned_bytes}
         if device.h2d_pageable_bytes < device.h2d_pinned_bytes:
             return None
+    elif copies is not None:
+        facts |= {"pageable_bytes": copies.pageable_bytes, "blocking_bytes": copies.blocking_bytes}
+        if copies.pageable_bytes <= copies.blocking_bytes:
+            return None  # the script pins by itself
     elif pinned is not False:
         return None  # nothing says that the source was pageable
     hint = "pin_memory=True does not reach these tensors" if pinned else "pin_memory=False" if pinned is False else ""
