@@ -14,7 +14,7 @@ from fasttrain_doctor.diagnosis import Ranks
 from fasttrain_doctor.evidence import Breakdown, Phase
 
 STRAGGLES = 1.1  # a rank whose own work takes this many times the median's is a straggler
-TOGETHER = 0.05  # of the mean step: ranks that differ by less keep step with each other
+TOGETHER = 0.2  # of the mean step: ranks that differ by less keep step with each other, over not quite the same steps
 
 
 def ranks_of(found: Mapping[str, Breakdown], world: int) -> tuple[Ranks, str]:

@@ -8,7 +8,7 @@ the update. What lies between epochs belongs to no step.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -68,7 +68,8 @@ def find_steps(process: Process) -> Steps:
         loaders = tuple(n for n, _ in ahead.most_common() if n not in others)
     pauses = [r for r in mine if r.kind is Kind.MARK and r.flag == Mark.CONTROL]
     if requests and _still_asked(requests, updates):
-        steps = _by_requests(mine, loaders, updates)
+        lengths = {int(f["id"]): f["length"] for f in process.facts_of("loader") if f.get("length")}
+        steps = _by_requests(mine, loaders, updates, lengths)
         found_by, anchor = ("loader" if by_optimizer else "backward"), None
     else:
         anchor = _anchor(updates) if by_optimizer else None
@@ -157,11 +158,13 @@ def _still_asked(requests: Sequence[Record], updates: Sequence[Record]) -> bool:
     return before >= _ASKED_ENOUGH * len(updates)
 
 
-def _by_requests(mine: Sequence[Record], loaders: Sequence[int], updates: Sequence[Record]) -> list[Step]:
+def _by_requests(
+    mine: Sequence[Record], loaders: Sequence[int], updates: Sequence[Record], lengths: Mapping[int, int]
+) -> list[Step]:
     """Close a step at each request that follows an update. The step after the last request stays open.
 
     Some loops count their batches and never ask for more than there are: their epochs end where the loader is begun
-    anew, or another one is asked first.
+    anew, or where another one is turned to after as many batches as the loader's length.
     """
     steps: list[Step] = []
     asked = [r for r in mine if r.kind in (Kind.NEXT, Kind.ITERATOR)]
@@ -171,6 +174,7 @@ def _by_requests(mine: Sequence[Record], loaders: Sequence[int], updates: Sequen
     aside: int | None = None  # when another loader was turned to after the last update
     fresh = True  # the first step of an epoch waits for workers to start and fill
     batches: Counter[int] = Counter()  # by loader: one batch of each of two zipped loaders is one batch
+    given: Counter[int] = Counter()  # by loader, in this epoch
     done = 0
     for time, kind, r in events:
         if kind == 0:
@@ -181,12 +185,15 @@ def _by_requests(mine: Sequence[Record], loaders: Sequence[int], updates: Sequen
             aside = aside or time
             continue
         begun = r.kind is Kind.ITERATOR
+        through = begun or given[r.a] == lengths.get(r.a)
         if start is not None and done:
-            steps.append(Step(start, aside or time if begun else time, 0, max(batches.values()), done, fresh))
+            steps.append(Step(start, aside or time if through else time, 0, max(batches.values()), done, fresh))
             start, done, fresh = None, 0, begun
             batches.clear()
+        given[r.a] = 0 if through or r.flag else given[r.a]
         if begun:
             continue
+        given[r.a] += not r.flag
         if r.flag:  # exhausted: what follows is between epochs until a batch is asked for again
             if start is not None and set(batches) - {r.a} and follower.get(id(r)) == r.a:
                 continue  # unless another loader goes on, and this one is only begun anew

@@ -256,7 +256,7 @@ FRAMEWORKS = [
                     save=False, amp=False, warmup_epochs=0, project=os.getcwd())
         print("updates", updates)
         """,
-        steps=12,
+        steps=11,  # nothing follows the last
         updates=12,
         roles=("train", "eval"),
         calls="model.train(",

@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from fasttrain_doctor.breakdown import break_down
+from fasttrain_doctor.evidence import Phase
+from fasttrain_doctor.steps import find_steps
 from tests.conftest import environment
 from tests.watched import HEAD, assert_sums, watch
 
 TRAINS = """
-def train(net, steps=12):
+class Late(Points):
+    def __getitem__(self, i): time.sleep(0.005); return super().__getitem__(i)
+def train(net, late=False, steps=12):
     opt = torch.optim.SGD(net.parameters(), 0.1)
-    for x, y in DataLoader(Points(4 * steps), batch_size=4):
+    for x, y in DataLoader((Late if late else Points)(4 * steps), batch_size=4):
         opt.zero_grad(); loss_of(net(x), y).backward(); opt.step()
 """
 
@@ -25,11 +30,8 @@ import torch.distributed as dist
 def rank_trains(rank, world, port):
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     dist.init_process_group("gloo", rank=rank, world_size=world)
-    train(nn.parallel.DistributedDataParallel(Net()))
+    train(nn.parallel.DistributedDataParallel(Net()), late=rank == 1)
     dist.destroy_process_group()
-"""
-
-SPAWNS = """
 if __name__ == "__main__":
     import socket
     with socket.socket() as s:
@@ -41,28 +43,66 @@ LAUNCHED = """
 import os
 import torch.distributed as dist
 dist.init_process_group("gloo")
-train(nn.parallel.DistributedDataParallel(Net()))
+net = Net(); opt = torch.optim.SGD(net.parameters(), 0.1)
+for x, y in DataLoader(Points(48), batch_size=4):
+    if dist.get_rank() == 0: time.sleep(0.02)
+    opt.zero_grad(); loss_of(net(x), y).backward()
+    for p in net.parameters(): dist.all_reduce(p.grad)
+    opt.step()
 dist.destroy_process_group()
 """
 
+FORKED = """
+def train_forked(net):
+    torch.set_num_threads(1)
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for x, y in DataLoader(Points(48), batch_size=4, num_workers=1):
+        opt.zero_grad(); loss_of(net(x), y).backward(); opt.step()
+net = Net(); net.share_memory()
+forked = [torch.multiprocessing.get_context("fork").Process(target=train_forked, args=(net,)) for _ in range(2)]
+for p in forked: p.start()
+for p in forked: p.join()
+"""
 
-def test_ranks_that_the_script_spawns_are_both_recorded(tmp_path: Path) -> None:
-    seen = watch(HEAD + TRAINS + RANKS + SPAWNS, tmp_path)
-    assert (seen.watched.ranks.world, seen.watched.ranks.reported) == (2, 2)
-    assert sorted(seen.watched.ranks.step) == ["0", "1"]
+
+def test_ranks_that_the_script_spawns_are_recorded_and_the_late_one_is_summarised(tmp_path: Path) -> None:
+    """Gradients are exchanged within the backward: the rank that waits for the other one waits there."""
+    seen = watch(HEAD + TRAINS + RANKS, tmp_path)
+    ranks = seen.watched.ranks
+    assert (ranks.world, ranks.reported) == (2, 2)
+    assert sorted(ranks.step) == ["0", "1"]
     assert [p.rank for p in seen.recorded.trainers] == [0, 1]
+    assert ranks.straggler == "1"
+    assert seen.watched.process.rank == 1
+    assert seen.phase(Phase.IO) > 0.015  # four samples of 5 ms
     assert seen.steps == 12
     assert_sums(seen.breakdown)
 
 
-def test_ranks_of_torchrun_are_both_recorded(tmp_path: Path) -> None:
+def test_ranks_of_torchrun_are_recorded_and_the_others_wait_is_a_collectives(tmp_path: Path) -> None:
     launcher = ["--", sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    seen = watch(HEAD + TRAINS + LAUNCHED, tmp_path, launcher=launcher)
-    assert (seen.watched.ranks.world, seen.watched.ranks.reported) == (2, 2)
-    assert sorted(seen.watched.ranks.step) == ["0", "1"]
+    seen = watch(HEAD + LAUNCHED, tmp_path, launcher=launcher)
+    ranks = seen.watched.ranks
+    assert (ranks.world, ranks.reported) == (2, 2)
     assert [p.rank for p in seen.recorded.trainers] == [0, 1]
+    assert ranks.straggler == "0"
     assert seen.steps == 12
     assert_sums(seen.breakdown)
+    waiting = next(p for p in seen.recorded.trainers if p.rank == 1)
+    waited = break_down(waiting, [], find_steps(waiting), 4)
+    assert waited is not None
+    assert (waited.other["collective"] or 0.0) > 0.015
+    assert_sums(waited)
+
+
+def test_trainers_that_the_script_forks_are_followed(tmp_path: Path) -> None:
+    """As Hogwild's are: the first process trains nothing, and workers of a trainer's loader are no trainers."""
+    seen = watch(HEAD + FORKED, tmp_path)
+    assert len(seen.recorded.trainers) == 2
+    assert seen.watched.ranks.reported == 2
+    assert seen.steps == 12
+    assert len(seen.watched.workers) == 1
+    assert seen.recorded.degraded() == []
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
