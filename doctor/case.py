@@ -35,7 +35,8 @@ from fasttrain_doctor.partition import gaps_between
 from fasttrain_doctor.pressure import pressure_of
 from fasttrain_doctor.rules import Finding, Rule
 from fasttrain_doctor.sampling import Sample
-from fasttrain_doctor.window_facts import debug_of
+from fasttrain_doctor.trend import growth
+from fasttrain_doctor.window_facts import debug_of, queued_of
 from fasttrain_doctor.wording import out_of_time
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ class Case:
             other=None if b is None else dict(b.other),
             hidden=None if b is None else dict(b.hidden),
             contention=None if b is None else b.contention,
+            queued=None if w is None else queued_of(w.process),
+            trend=None if w is None else growth([step.seconds for step in w.window.measured]),
             loader=None if w is None else loader_facts(w, self.look),
             epoch=None if w is None else epoch_of(w),
             startup=self.startup,
@@ -181,6 +184,10 @@ class Case:
             out.setdefault("loader", _NO_LOADER)
         for what, why in unseen(self.watched, self.look, self.pressure).items():
             out.setdefault(what, out.get("look", why))
+        if queued_of(self.watched.process) is None:
+            out.setdefault(
+                "queued", "the waits of the training thread for a CPU were not read at both ends of the window"
+            )
         if self.startup is None:
             out.setdefault("startup", "the start of the script was not followed")
         if not gaps_between(self.watched.window.every):

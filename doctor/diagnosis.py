@@ -355,7 +355,9 @@ class Diagnosis:
     inferred: list[str]
     other: dict[str, float | None] | None
     hidden: dict[str, float | None] | None
-    contention: float | None
+    contention: float | None  # share of the loader threads' time spent ready to run but waiting for a CPU
+    queued: float | None  # likewise of the training thread's
+    trend: float | None  # growth of the step over the window, as a share of its mean; null: no clear trend
     loader: LoaderFacts | None
     epoch: Epoch | None
     startup: Startup | None

@@ -39,8 +39,8 @@ def lines(view: ReportView, report: str | None = None) -> list[Line]:
     out += [Line(part) for part in _phases(view.phase_line)]
     for said in (view.floor_line, *view.inside_lines, *view.outside_lines):
         out += _wrapped(said, indent="  ", hang="    ") if said else []
-    # The look stands for all it would have shown; most windows hold no end of an epoch.
-    apart = {*LOOKED_AT, "epoch", *(fact.label for action in view.actions for fact in action.untried)}
+    # The look stands for all it would have shown; most windows hold no end of an epoch, and short ones no reading at it.
+    apart = {*LOOKED_AT, "epoch", "queued", *(fact.label for action in view.actions for fact in action.untried)}
     if absent := [fact for fact in view.not_measured if fact.label not in apart]:
         out += _wrapped(f"not measured: {_by_reason(absent)}", "dim", indent="  ")
     for action in view.actions:

@@ -13,6 +13,8 @@ _START_WORTH = 1.0  # seconds of a start-up from which the summary tells it
 _PART_WORTH = 0.1  # seconds of a part of it
 _EPOCH_WORTH = 0.01  # share of the epoch
 
+_BUSY = 0.1  # share of the window in which the training thread waited for a CPU, from which it is said
+
 _START = {
     "imports": ("imports", "from the command's start until torch was imported"),
     "setup": ("set-up", "from there until the first batch was asked for: data set, model, optimizer"),
@@ -71,9 +73,18 @@ def costs(diagnosis: Diagnosis) -> tuple[Fact, ...]:
 
 
 def lines(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """Return the summary's lines on start-up, epochs and ranks: those that are worth a word."""
-    found = (_start_line(diagnosis), _epoch_line(diagnosis), ranks(diagnosis))
+    """Return the summary's lines on a busy machine, start-up, epochs and ranks: those that are worth a word."""
+    found = (_busy_line(diagnosis), _start_line(diagnosis), _epoch_line(diagnosis), ranks(diagnosis))
     return tuple(said for said in found if said)
+
+
+def _busy_line(diagnosis: Diagnosis) -> str:
+    if diagnosis.queued is None or diagnosis.queued < _BUSY:
+        return ""
+    return (
+        f"the training thread waited for a CPU {words.share(diagnosis.queued)} of the time: "
+        "these times are those of a machine as busy as it was"
+    )
 
 
 def _start_line(diagnosis: Diagnosis) -> str:

@@ -169,6 +169,12 @@ def _facts(diagnosis: Diagnosis) -> tuple[Fact, ...]:
         how = f"after {words.count(steps.warmup, 'warm-up step')}; borders found by the {steps.found_by}"
         facts.append(Fact("steps measured", str(steps.measured), how))
     facts.append(Fact("noise", _noise(diagnosis), "the script against itself: half-width of the 95% interval"))
+    if diagnosis.queued is not None:
+        how = "share of the window in which the training thread could have run but waited for a CPU"
+        facts.append(Fact("waited for a CPU", words.share(diagnosis.queued), how))
+    if diagnosis.trend is not None:
+        grew = "grew" if diagnosis.trend > 0 else "fell"
+        facts.append(Fact(f"the step {grew} by", words.share(abs(diagnosis.trend)), "over the window, of its mean"))
     if diagnosis.floor is not None:
         how = "the step over its floor, which replays one cached batch"
         facts.append(Fact("ceiling from data", words.times(diagnosis.floor.ceiling), how))

@@ -111,6 +111,8 @@ SUCCESS = Diagnosis(
     },
     hidden={"io": 0.0, "prepare": 0.0, "h2d": 0.0011},
     contention=0.012,
+    queued=0.004,
+    trend=None,
     loader=LoaderFacts(
         num_workers=0,
         prefetch_factor=None,

@@ -220,6 +220,15 @@ def test_a_straggler_is_named_with_its_rank_and_ratio():
     assert "ranks" not in [fact.label for fact in view(SUCCESS).environment]
 
 
+def test_a_busy_machine_is_said_to_be_one():
+    assert view(replace(SUCCESS, queued=0.46)).outside_lines[0] == (
+        "the training thread waited for a CPU 46% of the time: these times are those of a machine as busy as it was"
+    )
+    grown = {fact.label: fact.text for fact in view(replace(SUCCESS, queued=None, trend=0.31)).facts}
+    assert grown["the step grew by"] == "31%"
+    assert "waited for a CPU" not in grown
+
+
 def test_a_finding_says_what_it_is_a_share_of_and_a_warning_that_it_costs_no_time():
     epoch, warning = replace(SUCCESS.findings[0], of="epoch"), replace(SUCCESS.findings[1], lost=0.0)
     shown = view(replace(SUCCESS, findings=[epoch, warning], trials=[], tuned=None))
