@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import multiprocessing.util
 import os
 import sys
@@ -10,7 +9,7 @@ import warnings
 import weakref
 from typing import Any
 
-from fasttrain_doctor.probe import describe, state
+from fasttrain_doctor.probe import describe, state, unseen
 from fasttrain_doctor.probe.loop import Key
 from fasttrain_doctor.probe.recorder import LOADER, clock, thread_clock
 from fasttrain_doctor.records import Kind
@@ -96,33 +95,41 @@ def key(loader: Any) -> Key:
 
 
 def _wrap_init(original: Any) -> Any:
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        t0, cpu0 = clock(), thread_clock()
-        if not _hollow(self, loader):
-            with _Making(loader):
-                original(self, loader, *args, **kwargs)
         try:
-            _made(self, loader, t0, cpu0, reset=False)
-        except Exception as error:
-            state.degraded("loader", error)
+            t0, cpu0 = clock(), thread_clock()
+            if not _hollow(self, loader):
+                with _Making(loader):
+                    original(self, loader, *args, **kwargs)
+            try:
+                _made(self, loader, t0, cpu0, reset=False)
+            except Exception as error:
+                state.degraded("loader", error)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     return __init__
 
 
 def _wrap_reset(original: Any) -> Any:
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
-        t0, cpu0 = clock(), thread_clock()
-        if self in hollow:
-            return _base_reset(self, loader, *args, **kwargs)
-        out = original(self, loader, *args, **kwargs)
         try:
-            if not kwargs.get("first_iter") and not (args and args[0]):
-                _made(self, loader, t0, cpu0, reset=True)
-        except Exception as error:
-            state.degraded("loader", error)
-        return out
+            t0, cpu0 = clock(), thread_clock()
+            if self in hollow:
+                return _base_reset(self, loader, *args, **kwargs)
+            out = original(self, loader, *args, **kwargs)
+            try:
+                if not kwargs.get("first_iter") and not (args and args[0]):
+                    _made(self, loader, t0, cpu0, reset=True)
+            except Exception as error:
+                state.degraded("loader", error)
+            return out
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     return _reset
 
@@ -192,49 +199,53 @@ def _made(iterator: Any, loader: Any, t0: int, cpu0: int, reset: bool) -> None:
 
 
 def _wrap_next(original: Any) -> Any:
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def __next__(self: Any) -> Any:
-        inside = state.inside
-        loop = state.loop
-        if inside.depth or loop.off:
-            return original(self)
-        known = _loader_of.get(self)
-        if known is None:
-            return original(self)
-        serial, which = known
         try:
-            loop.before_next(which)
-            take = loop.source(self, which)
-            iterator, _ = state.iterators.get(self)
-            t0, cpu0 = clock(), thread_clock()
-        except Exception as error:
-            state.degraded("next", error)
-            return original(self)
-        inside.depth += 1
-        flag = 2
-        try:
-            data = original(self) if take is None else take()
-            flag = 0
-        except StopIteration:
-            flag = 1
-            loop.ended(which)
+            inside = state.inside
+            loop = state.loop
+            if inside.depth or loop.off:
+                return original(self)
+            known = _loader_of.get(self)
+            if known is None:
+                return original(self)
+            serial, which = known
+            try:
+                loop.before_next(which)
+                take = loop.source(self, which)
+                iterator, _ = state.iterators.get(self)
+                t0, cpu0 = clock(), thread_clock()
+            except Exception as error:
+                state.degraded("next", error)
+                return original(self)
+            inside.depth += 1
+            flag = 2
+            try:
+                data = original(self) if take is None else take()
+                flag = 0
+            except StopIteration:
+                flag = 1
+                loop.ended(which)
+                raise
+            finally:
+                inside.depth -= 1
+                t1, cpu1 = clock(), thread_clock()
+                _spent[which] = _spent.get(which, 0) + t1 - t0
+                state.recorder.write(Kind.NEXT, flag, iterator, t0, t1, cpu0, cpu1, serial)
+            try:
+                loop.after_next(which, data)
+                looks = _described.get(serial, 0)
+                if looks < _BATCH_LOOKS:
+                    _described[serial] = looks + 1
+                    facts = describe.batch(data)
+                    if looks == 0:
+                        state.recorder.fact("batch", loader=serial, **facts)
+            except Exception as error:
+                state.degraded("next", error)
+            return data
+        except BaseException as error:
+            unseen.strip(error)
             raise
-        finally:
-            inside.depth -= 1
-            t1, cpu1 = clock(), thread_clock()
-            _spent[which] = _spent.get(which, 0) + t1 - t0
-            state.recorder.write(Kind.NEXT, flag, iterator, t0, t1, cpu0, cpu1, serial)
-        try:
-            loop.after_next(which, data)
-            looks = _described.get(serial, 0)
-            if looks < _BATCH_LOOKS:
-                _described[serial] = looks + 1
-                facts = describe.batch(data)
-                if looks == 0:
-                    state.recorder.fact("batch", loader=serial, **facts)
-        except Exception as error:
-            state.degraded("next", error)
-        return data
 
     return __next__
 

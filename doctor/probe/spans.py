@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import builtins
-import functools
 import gc
 from typing import Any
 
-from fasttrain_doctor.probe import state
+from fasttrain_doctor.probe import state, unseen
 from fasttrain_doctor.probe.imports import on_import
 from fasttrain_doctor.probe.recorder import clock, thread_clock
 from fasttrain_doctor.records import Kind, Span
@@ -33,23 +32,27 @@ def place() -> int:
 
 
 def _wrap(original: Any, span: Span) -> Any:
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def spanned(*args: Any, **kwargs: Any) -> Any:
-        inside = state.inside
-        if inside.depth or state.loop.off or not state.loop.began:
-            return original(*args, **kwargs)
-        t0, cpu0 = clock(), thread_clock()
-        inside.depth += 1
         try:
-            return original(*args, **kwargs)
-        finally:
-            inside.depth -= 1
+            inside = state.inside
+            if inside.depth or state.loop.off or not state.loop.began:
+                return original(*args, **kwargs)
+            t0, cpu0 = clock(), thread_clock()
+            inside.depth += 1
             try:
-                t1, cpu1 = clock(), thread_clock()
-                at = place() if t1 - t0 > WORTH_A_PLACE else 0
-                state.recorder.write(Kind.SPAN, span, 0, t0, t1, cpu0, cpu1, at)
-            except Exception as error:
-                state.degraded(f"span-{span.name.lower()}", error)
+                return original(*args, **kwargs)
+            finally:
+                inside.depth -= 1
+                try:
+                    cpu1, t1 = thread_clock(), clock()
+                    at = place() if t1 - t0 > WORTH_A_PLACE else 0
+                    state.recorder.write(Kind.SPAN, span, 0, t0, t1, cpu0, cpu1, at)
+                except Exception as error:
+                    state.degraded(f"span-{span.name.lower()}", error)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     return spanned
 
@@ -120,9 +123,13 @@ def install_on_device() -> None:
     def guarded(original: Any) -> Any:
         spanned = _wrap(original, Span.SYNC)
 
-        @functools.wraps(original)
+        @unseen.wraps(original)
         def read(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return (spanned if self.is_cuda else original)(self, *args, **kwargs)
+            try:
+                return (spanned if self.is_cuda else original)(self, *args, **kwargs)
+            except BaseException as error:
+                unseen.strip(error)
+                raise
 
         return read
 

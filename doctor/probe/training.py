@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from itertools import islice
 from typing import Any
 
-from fasttrain_doctor.probe import describe, state
+from fasttrain_doctor.probe import describe, state, unseen
 from fasttrain_doctor.probe.accounting import accounting
 from fasttrain_doctor.probe.imports import on_import
 from fasttrain_doctor.probe.recorder import clock, thread_clock
@@ -25,33 +24,39 @@ _class_wide: Any = None
 
 
 def _call(original: Any) -> Any:
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        inside = state.inside
-        loop = state.loop
-        if _compiling() or inside.depth or loop.off:  # in this order: what is looked at while compiling is guarded
-            return original(self, *args, **kwargs)
         try:
-            grad = _grad_enabled()
-            serial, trains = _known(self, grad)
-            flag = (_GRAD if grad else 0) | (0 if self.training else _EVAL) | (_TRAINS if trains else 0)
-            loop.before_forward(self, flag)
-            t0, cpu0 = clock(), thread_clock()
-            waited, others = accounting(t0, cpu0) if loop.unasked else (0, 0)
-        except Exception as error:
-            state.degraded("forward", error)
-            return original(self, *args, **kwargs)
-        inside.depth += 1
-        gave = None
-        try:
-            gave = original(self, *args, **kwargs)
-            return gave
-        finally:
-            inside.depth -= 1
-            t1, cpu1 = clock(), thread_clock()
-            if grad and loop.unasked and _gives_loss(gave):
-                flag |= _LOSS
-            state.recorder.write(_FORWARD, flag, serial, t0, t1, cpu0, cpu1, waited, others, _nodes())
+            inside = state.inside
+            loop = state.loop
+            if _compiling() or inside.depth or loop.off:  # in this order: what is looked at while compiling is guarded
+                return original(self, *args, **kwargs)
+            try:
+                grad = _grad_enabled()
+                serial, trains = _known(self, grad)
+                flag = (_GRAD if grad else 0) | (0 if self.training else _EVAL) | (_TRAINS if trains else 0)
+                loop.before_forward(self, flag)
+                t0, cpu0 = clock(), thread_clock()
+                waited, others = accounting(t0, cpu0) if loop.unasked else (0, 0)
+            except Exception as error:
+                state.degraded("forward", error)
+                return original(self, *args, **kwargs)
+            inside.depth += 1
+            gave = None
+            try:
+                gave = original(self, *args, **kwargs)
+                return gave
+            finally:
+                inside.depth -= 1
+                # CPU first: the kernel prefers to put a thread off the CPU as it returns from a call, and reading the thread's
+                # CPU time is one. What is then waited for belongs to the phase, as to whoever times it from outside.
+                cpu1, t1 = thread_clock(), clock()
+                if grad and loop.unasked and _gives_loss(gave):
+                    flag |= _LOSS
+                state.recorder.write(_FORWARD, flag, serial, t0, t1, cpu0, cpu1, waited, others, _nodes())
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     return __call__
 
@@ -69,12 +74,16 @@ def _learning(original: Any) -> Any:
     """Hook every module's call, and count those inside others."""
     outermost = _call(original)
 
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _compiling() and state.inside.depth:
-            _nested[type(self)] += 1
-            return original(self, *args, **kwargs)
-        return outermost(self, *args, **kwargs)
+        try:
+            if not _compiling() and state.inside.depth:
+                _nested[type(self)] += 1
+                return original(self, *args, **kwargs)
+            return outermost(self, *args, **kwargs)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     return __call__
 
@@ -137,35 +146,39 @@ def _worth_it() -> list[type]:
 
 
 def _wrap_backward(original: Any) -> Any:
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        inside = state.inside
-        loop = state.loop
-        if inside.backward or loop.off:
-            return original(*args, **kwargs)
-        outer = inside.depth
         try:
-            call = loop.before_backward(original, args, kwargs)
-            nodes = _nodes()
-            t0, cpu0 = clock(), thread_clock()
-            waited, others = accounting(t0, cpu0) if loop.unasked else (0, 0)
-        except Exception as error:
-            state.degraded("backward", error)
-            return original(*args, **kwargs)
-        inside.backward += 1
-        inside.depth += 1
-        try:
-            return call(*args, **kwargs)
-        finally:
-            inside.backward -= 1
-            inside.depth -= 1
-            t1, cpu1 = clock(), thread_clock()
-            state.recorder.write(_BACKWARD, int(bool(outer)), 0, t0, t1, cpu0, cpu1, waited, others, nodes)
+            inside = state.inside
+            loop = state.loop
+            if inside.backward or loop.off:
+                return original(*args, **kwargs)
+            outer = inside.depth
             try:
-                loop.after_backward()
-                _learn(loop)
+                call = loop.before_backward(original, args, kwargs)
+                nodes = _nodes()
+                t0, cpu0 = clock(), thread_clock()
+                waited, others = accounting(t0, cpu0) if loop.unasked else (0, 0)
             except Exception as error:
                 state.degraded("backward", error)
+                return original(*args, **kwargs)
+            inside.backward += 1
+            inside.depth += 1
+            try:
+                return call(*args, **kwargs)
+            finally:
+                inside.backward -= 1
+                inside.depth -= 1
+                cpu1, t1 = thread_clock(), clock()
+                state.recorder.write(_BACKWARD, int(bool(outer)), 0, t0, t1, cpu0, cpu1, waited, others, nodes)
+                try:
+                    loop.after_backward()
+                    _learn(loop)
+                except Exception as error:
+                    state.degraded("backward", error)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     return backward
 
@@ -176,13 +189,18 @@ _open_steps: dict[int, tuple[int, int, int]] = {}
 def _closure(original: Any) -> Any:
     """Note when an optimizer calls its closure: what runs in it is a training step, not the optimizer's work."""
 
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def closure(*args: Any, **kwargs: Any) -> Any:
-        t0, cpu0 = clock(), thread_clock()
         try:
-            return original(*args, **kwargs)
-        finally:
-            state.recorder.write(Kind.CLOSURE, 0, 0, t0, clock(), cpu0, thread_clock())
+            t0, cpu0 = clock(), thread_clock()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                cpu1, t1 = thread_clock(), clock()
+                state.recorder.write(Kind.CLOSURE, 0, 0, t0, t1, cpu0, cpu1)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     return closure
 
@@ -222,7 +240,7 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             return
         state.inside.optimizer = 0
         serial, t0, cpu0 = opened
-        t1, cpu1 = clock(), thread_clock()
+        cpu1, t1 = thread_clock(), clock()
         waited, others = accounting(t1, cpu1) if state.loop.unasked else (0, 0)
         state.recorder.write(_OPTIMIZER, 0, serial, t0, t1, cpu0, cpu1, waited, others)
         state.loop.after_step(serial)
@@ -234,25 +252,29 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
 def _wrap_scaler(original: Any) -> Any:
     """Follow a gradient scaler: an update that it skips ends a step as one that it takes does."""
 
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def scaled(self: Any, *args: Any, **kwargs: Any) -> Any:
-        loop = state.loop
-        if state.inside.depth or loop.off:
-            return original(self, *args, **kwargs)
-        steps = loop.optimizer_steps
-        t0, cpu0 = clock(), thread_clock()
-        gave = original(self, *args, **kwargs)
         try:
-            t1, cpu1 = clock(), thread_clock()
-            state.recorder.write(Kind.UPDATE, 0, 0, t0, t1, cpu0, cpu1)
-            if original.__name__ == "step" and loop.optimizer_steps == steps:
-                waited, others = accounting(t1, cpu1) if loop.unasked else (0, 0)
-                serial = _number(args[0] if args else kwargs["optimizer"])
-                state.recorder.write(_OPTIMIZER, 1, serial, t0, t1, cpu0, cpu1, waited, others)
-                loop.after_step(serial)
-        except Exception as error:
-            state.degraded("scaler", error)
-        return gave
+            loop = state.loop
+            if state.inside.depth or loop.off:
+                return original(self, *args, **kwargs)
+            steps = loop.optimizer_steps
+            t0, cpu0 = clock(), thread_clock()
+            gave = original(self, *args, **kwargs)
+            try:
+                cpu1, t1 = thread_clock(), clock()
+                state.recorder.write(Kind.UPDATE, 0, 0, t0, t1, cpu0, cpu1)
+                if original.__name__ == "step" and loop.optimizer_steps == steps:
+                    waited, others = accounting(t1, cpu1) if loop.unasked else (0, 0)
+                    serial = _number(args[0] if args else kwargs["optimizer"])
+                    state.recorder.write(_OPTIMIZER, 1, serial, t0, t1, cpu0, cpu1, waited, others)
+                    loop.after_step(serial)
+            except Exception as error:
+                state.degraded("scaler", error)
+            return gave
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     return scaled
 
@@ -260,23 +282,27 @@ def _wrap_scaler(original: Any) -> Any:
 def _wrap_foreign(original: Any) -> Any:
     """Follow the step of an optimizer that is no torch optimizer, unless a torch optimizer steps in it."""
 
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        loop = state.loop
-        if state.inside.depth or loop.off:
-            return original(self, *args, **kwargs)
-        steps = loop.optimizer_steps
-        t0, cpu0 = clock(), thread_clock()
-        gave = original(self, *args, **kwargs)
         try:
-            if loop.optimizer_steps == steps:
-                t1, cpu1 = clock(), thread_clock()
-                waited, others = accounting(t1, cpu1) if loop.unasked else (0, 0)
-                state.recorder.write(Kind.OPTIMIZER, 0, _number(self), t0, t1, cpu0, cpu1, waited, others)
-                loop.after_step(_number(self))
-        except Exception as error:
-            state.degraded("optimizer", error)
-        return gave
+            loop = state.loop
+            if state.inside.depth or loop.off:
+                return original(self, *args, **kwargs)
+            steps = loop.optimizer_steps
+            t0, cpu0 = clock(), thread_clock()
+            gave = original(self, *args, **kwargs)
+            try:
+                if loop.optimizer_steps == steps:
+                    cpu1, t1 = thread_clock(), clock()
+                    waited, others = accounting(t1, cpu1) if loop.unasked else (0, 0)
+                    state.recorder.write(Kind.OPTIMIZER, 0, _number(self), t0, t1, cpu0, cpu1, waited, others)
+                    loop.after_step(_number(self))
+            except Exception as error:
+                state.degraded("optimizer", error)
+            return gave
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     return step
 
@@ -286,15 +312,20 @@ def _hook_fastai(module: Any) -> None:
 
 
 def _wrap_zero_grad(original: Any, kind: int) -> Any:
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if state.inside.depth or state.loop.off:
-            return original(self, *args, **kwargs)
-        t0, cpu0 = clock(), thread_clock()
         try:
-            return original(self, *args, **kwargs)
-        finally:
-            state.recorder.write(kind, 0, 0, t0, clock(), cpu0, thread_clock())
+            if state.inside.depth or state.loop.off:
+                return original(self, *args, **kwargs)
+            t0, cpu0 = clock(), thread_clock()
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                cpu1, t1 = thread_clock(), clock()
+                state.recorder.write(kind, 0, 0, t0, t1, cpu0, cpu1)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     return zero_grad
 
