@@ -18,8 +18,9 @@ from pathlib import Path
 
 from tests.link_tree import ROOT
 from tests.truth import measures, tables
+from tests.truth.blocks import Block, blocks
 from tests.truth.causes import SHARES, causes_of, pairs_of, schedule
-from tests.truth.running import Block, Script, run
+from tests.truth.running import Script, run
 
 SCRIPTS = {
     "map": ("plain.py", None),
@@ -55,24 +56,28 @@ def measure(chosen: Sequence[Script], families: Sequence[str], shares: Sequence[
         pairs = [] if script.workers else pairs_of(script.family, families)
         plan = schedule(causes_of(script.family, script.workers), shares, pairs)
         with tempfile.TemporaryDirectory() as folder:
-            out[script] = run(script, plan, Path(folder))
+            out[script] = blocks(run(script, plan, Path(folder)))
         print(f"{script.name}: {len(plan)} blocks, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return out
 
 
 def report(found: dict[Script, list[Block]]) -> str:
     """Return all tables."""
-    blocks = [b for run in found.values() for b in run]
-    every = [case for run in found.values() for case in measures.cases(run)]
+    ran = [b for script in found.values() for b in script]
+    planned = [case for script in found.values() for case in measures.cases(script)]
+    every = [case for case in planned if measures.is_truth(case)]
     single, double = ([c for c in every if len(c.causes) == n] for n in (1, 2))
-    alarms = measures.false_alarms(blocks)
-    quiet = sum(not b.doses for b in blocks)
+    alarms = measures.false_alarms(ran)
+    quiet = sum(not b.doses for b in ran)
     told = ", ".join(f"`{rule}` on {n}" for rule, n in alarms.most_common()) or "none"
     families = ", ".join(script.name for script in found)
     return "\n\n".join(
         [
-            f"{len(single)} cases of one cause, {len(double)} of two, {quiet} blocks without any. Scripts: {families}.",
-            tables.measured(tables.figures(blocks, single, double)),
+            (
+                f"{len(single)} cases of one cause, {len(double)} of two, {quiet} blocks of steps without any; left out, because "
+                f"other programs on the machine took more than was planted: {len(planned) - len(every)}. Scripts: {families}."
+            ),
+            tables.measured(tables.figures(ran, single, double)),
             "Single causes by the part of the step that has grown most over the same script without a dose:",
             tables.matrix(measures.by_attribution(single).matrix),
             "The same by the rule whose loss has grown most:",

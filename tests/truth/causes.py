@@ -16,7 +16,8 @@ PAIR = (0.3, 0.2)  # shares of two causes at once
 class Cause:
     """``answer`` is the name that it must be given, ``part`` the phase or the part of ``other`` that it lies in.
 
-    ``rules`` may name it as well; none: no rule can know that a model should be faster than it is.
+    ``rules`` may name it as well; none: no rule can know that a model should be faster than it is. That workers which
+    compute wait for a CPU is as true as that they compute, on two cores.
     """
 
     name: str
@@ -28,12 +29,13 @@ class Cause:
     with_workers: bool = False  # planted only where workers prepare the batches
 
 
+CPU = ("input-wait-cpu", "worker-contention")
 CAUSES = (
     Cause("slow read", "read", "io", "read", ("input-wait-io", "small-files", "storage-bound"), in_data=True),
-    Cause("slow decode", "decode", "prepare", "decode", ("input-wait-cpu",), in_data=True),
-    Cause("decode in a pool", "pool", "prepare", "decode", ("input-wait-cpu",), in_data=True),
-    Cause("slow transform", "transform", "prepare", "transform", ("input-wait-cpu",), in_data=True),
-    Cause("slow collate", "collate", "prepare", "collate", ("slow-collate", "input-wait-cpu"), in_data=True),
+    Cause("slow decode", "decode", "prepare", "decode", CPU, in_data=True),
+    Cause("decode in a pool", "pool", "prepare", "decode", CPU, in_data=True),
+    Cause("slow transform", "transform", "prepare", "transform", CPU, in_data=True),
+    Cause("slow collate", "collate", "prepare", "collate", ("slow-collate", *CPU), in_data=True),
     Cause("lock held elsewhere", "lock", "lock", "lock", ("lock-wait",), in_data=True),
     Cause("one slow sample in 16", "sample", "io", "sample", ("straggler-sample", "input-wait-io"), in_data=True),
     Cause(
@@ -62,7 +64,7 @@ BY_PLACE = {cause.place: cause for cause in CAUSES}
 MISSING = {
     "lightning": ("evaluation in the loop",),
     "transformers": ("evaluation in the loop",),
-    "tabular": ("slow collate", "one slow sample in 16", "host work in the loop", "evaluation in the loop"),
+    "tabular": ("slow collate", "one slow sample in 16", "host work in the loop"),
 }
 
 # Two at once: one where the data is made and one where it is used, or both on one side.
@@ -91,12 +93,12 @@ def pairs_of(family: str, families: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def schedule(causes: Iterable[Cause], shares: Sequence[float], pairs: Iterable[tuple[str, str]] = ()) -> list[Doses]:
-    """Return blocks of doses with a block of none before and after every two."""
+    """Return blocks of doses with a block of none before and after every three."""
     wanted = [*_single(causes, shares), *(dict(zip(pair, PAIR, strict=True)) for pair in pairs)]
     out: list[Doses] = [{}]
     for i, doses in enumerate(wanted):
         out.append(doses)
-        if i % 2:
+        if i % 3 == 2:
             out.append({})
     return out if not out[-1] else [*out, {}]
 

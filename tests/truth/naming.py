@@ -61,12 +61,17 @@ def amounts(said: Said, bases: Sequence[Said]) -> dict[str, float]:
 
 
 def _of_slow_samples(said: Said, bases: Sequence[Said]) -> float:
-    """Return the share of the fetching's growth that slow samples are to blame for, 0 where they are not most of it."""
+    """Return the share of the fetching's growth that slow samples are to blame for, 0 where they are not most of it.
+
+    A sample whose thread is put off the CPU looks slow: what fetches queued is taken off.
+    """
     fetches = said.fetches
-    if fetches is None or fetches.tail is None or fetches.tail < TAIL:
+    if fetches is None or fetches.tail is None:
         return 0.0
     item, collate = (max(0.0, _grown(name, said, bases)) for name in ("item", "collate"))
-    return fetches.tail * item / (item + collate) if item else 0.0
+    share = fetches.tail * item / (item + collate) if item else 0.0
+    share -= said.breakdown.contention or 0.0
+    return share if share >= TAIL else 0.0
 
 
 def _grown(name: str, said: Said, bases: Sequence[Said]) -> float:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tests.truth import measures
+from tests.truth.blocks import Block
 from tests.truth.causes import CAUSES, LOUD
 from tests.truth.measures import Case, Named
-from tests.truth.running import Block
 
 FRAMEWORKS = ("lightning", "transformers")
 

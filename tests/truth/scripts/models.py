@@ -19,24 +19,22 @@ class Samples(Dataset):
     def __len__(self) -> int:
         return 1 << 17
 
-    def make(self, i: int) -> torch.Tensor:
-        return self.x
-
     def __getitem__(self, i: int):
-        return planting.sample(self.make, i)
+        return planting.sample(self.x, i, self.transform)
 
 
 class Stream(IterableDataset):
     """The same as a stream, split among workers."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.samples = Samples(shape)
+        self.x = torch.ones(shape)
+        self.transform = planting.augment
 
     def __iter__(self):
         info = get_worker_info()
         first, step = (0, 1) if info is None else (info.id, info.num_workers)
         for i in range(first, 1 << 40, step):
-            yield self.samples[i]
+            yield planting.sample(self.x, i, self.transform)
 
 
 class Tokens(nn.Module):

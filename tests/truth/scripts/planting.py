@@ -208,10 +208,10 @@ def _behind_lock(seconds: float) -> None:
 
 
 def _spread(seconds: float) -> None:
-    """Take a bit of everything."""
-    read(seconds / 3)
-    decode(seconds / 3)
-    burn(seconds / 3)
+    """Take a bit of everything: beside busy programs what computes takes longer than asked for, what waits does not."""
+    read(seconds / 2)
+    decode(seconds / 4)
+    burn(seconds / 4)
 
 
 class _Cycle:
@@ -299,8 +299,8 @@ def augment(x: Any) -> Any:
     return x
 
 
-def sample(make: Any, i: int) -> Any:
-    """One sample, with what is planted in it."""
+def sample(x: Any, i: int, transform: Any) -> Any:
+    """Sample ``i`` of a data set, with what is planted in it."""
     global _drawn
     _drawn += 1
     t0, q0, c0 = time.perf_counter(), queued(), time.thread_time()
@@ -308,7 +308,7 @@ def sample(make: Any, i: int) -> Any:
         plant(place, 1 / _batch)
     if _drawn % SLOW == 0:
         plant("sample", SLOW / _batch)
-    made = augment(make(i)), i % 4
+    made = transform(x), i % 4
     note(FETCHED, t0, time.perf_counter() - t0, time.thread_time() - c0, queued() - q0)
     return made
 
