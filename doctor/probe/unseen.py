@@ -1,0 +1,75 @@
+"""Keeps the hooks' own frames from what a script sees of its calls: tracebacks, warnings, what torch compiles.
+
+A function in Python cannot call another without a frame, so ``sys._getframe`` still shows it. Everything that reports an
+error or a warning to a person goes by the traceback or the stack level, and those are put right here.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+_hooks: set[CodeType] = set()
+_skipped: set[CodeType] = set()
+
+# ``warnings.warn(stacklevel=...)`` passes over frames whose file has both words in its name (3.3 to 3.14): a warning
+# about the caller is then about the hooked function's caller, as without the hook.
+FILE = "<fasttrain_doctor, passed over like importlib._bootstrap>"
+
+
+def wraps(original: Any) -> Callable[[Any], Any]:
+    """Return ``functools.wraps(original)`` for a function whose frame counts as none where a warning is placed."""
+
+    def made(function: Any) -> Any:
+        return functools.wraps(original)(pass_over(function))
+
+    return made
+
+
+def pass_over(function: Any) -> Any:
+    """Let warnings pass over this function's frame; returns the function."""
+    function.__code__ = function.__code__.replace(co_filename=FILE)
+    _hooks.add(function.__code__)
+    return function
+
+
+def strip(error: BaseException) -> None:
+    """Take the frame that has caught ``error`` out of its traceback; follow with a bare ``raise``.
+
+    The interpreter adds a frame to a traceback where an error is raised or comes out of a call, but not where it is
+    re-raised by a bare ``raise`` or the end of a ``finally`` (CPython 3.8 to 3.14): the caller's frame comes next.
+    """
+    trace = error.__traceback__
+    if trace is not None:
+        error.__traceback__ = trace.tb_next
+
+
+def skip_when_compiling() -> None:
+    """Keep dynamo from compiling this package's own functions where a script runs them: it counts and warns of them.
+
+    Called from a compiled function they are still looked through. Called again for modules that came since.
+    """
+    from torch._C._dynamo.eval_frame import skip_code
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("fasttrain_doctor"):
+            for value in list(vars(module).values()):
+                for function in vars(value).values() if isinstance(value, type) else (value,):
+                    function = getattr(function, "fget", getattr(function, "__func__", function))
+                    if isinstance(function, FunctionType) and function.__module__ == name:
+                        _skip(function.__code__, skip_code)
+    for code in _hooks - _skipped:
+        _skip(code, skip_code)
+
+
+def _skip(code: CodeType, skip_code: Callable[[CodeType], None]) -> None:
+    if code in _skipped:
+        return
+    _skipped.add(code)
+    skip_code(code)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            _skip(inner, skip_code)
