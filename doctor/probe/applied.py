@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from fasttrain_doctor.probe import device, draws, loading, state, training
+from fasttrain_doctor.probe import device, draws, loading, state, training, unseen
 from fasttrain_doctor.probe.loop import Key, Loop
 from fasttrain_doctor.tuners.fixes import Change, Plan, all_fixes
 
@@ -157,16 +156,20 @@ def _wrap_steps() -> None:
         _StepHook.wrapped.add(cls)
         original: Any = cls.step  # type: ignore[attr-defined]
 
-        @functools.wraps(original)
+        @unseen.wraps(original)
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            hook = _StepHook.active
-            if hook is None or _StepHook.inside:
-                return original(self, *args, **kwargs)
-            _StepHook.inside = True
             try:
-                return hook(lambda: original(self, *args, **kwargs), self)
-            finally:
-                _StepHook.inside = False
+                hook = _StepHook.active
+                if hook is None or _StepHook.inside:
+                    return original(self, *args, **kwargs)
+                _StepHook.inside = True
+                try:
+                    return hook(lambda: original(self, *args, **kwargs), self)
+                finally:
+                    _StepHook.inside = False
+            except BaseException as error:
+                unseen.strip(error)
+                raise
 
         cls.step = step  # type: ignore[attr-defined]
 
@@ -176,10 +179,14 @@ def _wrap_steps() -> None:
     if getattr(patch, "_ftd", False):
         return
 
-    @functools.wraps(patch)
+    @unseen.wraps(patch)
     def _patch_step_function(self: Any) -> None:
-        patch(self)
-        wrap(type(self))
+        try:
+            patch(self)
+            wrap(type(self))
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     _patch_step_function._ftd = True  # type: ignore[attr-defined]
     Optimizer._patch_step_function = _patch_step_function  # type: ignore[method-assign]
@@ -221,35 +228,43 @@ class FromStart:
 
         original = DataLoader._get_iterator
 
-        @functools.wraps(original)
+        @unseen.wraps(original)
         def _get_iterator(loader: Any) -> Any:
-            source, was_persistent = loader, draws.persistent(loader)
             try:
-                mine = self._mine(loading.key(loader))
+                source, was_persistent = loader, draws.persistent(loader)
+                try:
+                    mine = self._mine(loading.key(loader))
+                    if mine:
+                        self._set(loader)
+                        source = self._source(loader, was_persistent)
+                except Exception as error:
+                    state.degraded("plan-loader", error)
+                    mine = False
                 if mine:
-                    self._set(loader)
-                    source = self._source(loader, was_persistent)
-            except Exception as error:
-                state.degraded("plan-loader", error)
-                mine = False
-            if mine:
-                self._planned.add(source)
-            iterator = original(source)
-            if mine and draws.persistent(loader) and loader._iterator is None:
-                loader._iterator = iterator
-                if not was_persistent:
-                    draws.kept(iterator)
-            return iterator
+                    self._planned.add(source)
+                iterator = original(source)
+                if mine and draws.persistent(loader) and loader._iterator is None:
+                    loader._iterator = iterator
+                    if not was_persistent:
+                        draws.kept(iterator)
+                return iterator
+            except BaseException as error:
+                unseen.strip(error)
+                raise
 
         draws.install()
         check = DataLoader.check_worker_number_rationality
 
-        @functools.wraps(check)
+        @unseen.wraps(check)
         def check_worker_number_rationality(loader: Any) -> None:
-            # Workers beyond the core count are what was measured to help: the warning against them is beside the point.
-            # Filters are left alone, because a change of them makes every warning appear again.
-            if loader not in self._planned:
-                check(loader)
+            try:
+                # Workers beyond the core count are what was measured to help: the warning against them is beside the point.
+                # Filters are left alone, because a change of them makes every warning appear again.
+                if loader not in self._planned:
+                    check(loader)
+            except BaseException as error:
+                unseen.strip(error)
+                raise
 
         DataLoader.check_worker_number_rationality = check_worker_number_rationality  # type: ignore[method-assign, assignment]
         DataLoader._get_iterator = _get_iterator  # type: ignore[method-assign, assignment]

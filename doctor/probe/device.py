@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from fasttrain_doctor.probe import describe, spans, state
+from fasttrain_doctor.probe import describe, spans, state, unseen
 from fasttrain_doctor.probe.recorder import clock, thread_clock
 from fasttrain_doctor.records import Interval, Kind
 
@@ -88,30 +88,34 @@ def _to_device(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
 def _copy(original: Any) -> Any:
     always = original.__name__ == "cuda"
 
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
-        loop = state.loop
-        if self.is_cuda or state.inside.depth or loop.off or not (always or _to_device(args, kwargs)):
-            return original(self, *args, **kwargs)
-        t0, cpu0 = clock(), thread_clock()
-        if loop.on_copy is not None and threading.get_ident() == loop.thread:
-            out = loop.on_copy(original, self, args, kwargs)
-        else:
-            out = original(self, *args, **kwargs)
         try:
-            flag = int(self.is_pinned()) | (2 if kwargs.get("non_blocking") else 0)
-            size = self.numel() * self.element_size()
-            t1, cpu1 = clock(), thread_clock()
-            place = spans.place() if t1 - t0 > spans.WORTH_A_PLACE else 0
-            state.recorder.write(Kind.COPY, flag, 0, t0, t1, cpu0, cpu1, size, place)
-            if loop.device is not None and threading.get_ident() == loop.thread:
-                loop.device.mark(Interval.H2D)
-            if not _moved and describe.is_largest(self):
-                _moved.append(True)
-                state.recorder.fact("moved", moved=True)
-        except Exception as error:
-            state.degraded("copy", error)
-        return out
+            loop = state.loop
+            if self.is_cuda or state.inside.depth or loop.off or not (always or _to_device(args, kwargs)):
+                return original(self, *args, **kwargs)
+            t0, cpu0 = clock(), thread_clock()
+            if loop.on_copy is not None and threading.get_ident() == loop.thread:
+                out = loop.on_copy(original, self, args, kwargs)
+            else:
+                out = original(self, *args, **kwargs)
+            try:
+                flag = int(self.is_pinned()) | (2 if kwargs.get("non_blocking") else 0)
+                size = self.numel() * self.element_size()
+                t1, cpu1 = clock(), thread_clock()
+                place = spans.place() if t1 - t0 > spans.WORTH_A_PLACE else 0
+                state.recorder.write(Kind.COPY, flag, 0, t0, t1, cpu0, cpu1, size, place)
+                if loop.device is not None and threading.get_ident() == loop.thread:
+                    loop.device.mark(Interval.H2D)
+                if not _moved and describe.is_largest(self):
+                    _moved.append(True)
+                    state.recorder.fact("moved", moved=True)
+            except Exception as error:
+                state.degraded("copy", error)
+            return out
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     return copy
 

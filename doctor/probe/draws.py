@@ -6,10 +6,11 @@ that is reset draws none. Without this the second epoch's order, and every rando
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
+
+from fasttrain_doctor.probe import unseen
 
 _kept: weakref.WeakSet[Any] = weakref.WeakSet()  # iterators that live on only because of a plan
 _ended: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders that would have kept theirs
@@ -45,10 +46,14 @@ def install() -> None:
 
     original: Callable[..., Any] = dataloader._MultiProcessingDataLoaderIter._reset
 
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
-        if self in _kept:
-            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        return original(self, loader, *args, **kwargs)
+        try:
+            if self in _kept:
+                torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+            return original(self, loader, *args, **kwargs)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     dataloader._MultiProcessingDataLoaderIter._reset = _reset  # type: ignore[method-assign]

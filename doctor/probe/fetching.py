@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 from types import CodeType
 from typing import Any
 
-from fasttrain_doctor.probe import describe, items, looking, state
+from fasttrain_doctor.probe import describe, items, looking, state, unseen
 from fasttrain_doctor.probe.accounting import others, queue
 from fasttrain_doctor.probe.items import Draws, Items, Samples
 from fasttrain_doctor.probe.recorder import clock, thread_clock
@@ -79,47 +78,51 @@ _ended: _Moment | None = None  # of a worker: its last fetch's end, with the fee
 
 
 def _wrap(original: Any, attribute: str, stand_in: type[Samples]) -> Any:
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def fetch(self: Any, index: Any) -> Any:
-        if looking.flag[0] & 1:
-            return looking.fetch(original, self, index)
-        recorder = state.recorder
-        inside = state.inside
-        if not recorder.on or inside.depth > 1:
-            return original(self, index)
-        global _looks
         try:
-            info = _worker._worker_info
-            if info is not None:
-                recorder.worker, recorder.workers = info.id, info.num_workers
-            before = _random_state() if _looks < _RNG_LOOKS else None
-            source = self.__dict__[attribute]
-            begun = _begin()
-            samples = stand_in(source, index, not self.auto_collation, begun.time)
-            shared = isinstance(source, Samples)
-            if shared:  # another thread is in a fetch of the same fetcher: whose the samples are nobody knows
-                source.whole = samples.whole = True
-            else:  # only while it fetches: whoever asks the fetcher for its data set later finds the user's own
-                setattr(self, attribute, samples)
-        except Exception as error:
-            state.degraded("fetch", error)
-            return original(self, index)
-        inside.depth += 1
-        try:
-            return original(self, index)
-        finally:
-            t1, cpu1 = clock(), thread_clock()
-            inside.depth -= 1
-            if not shared:
-                setattr(self, attribute, source)
+            if looking.flag[0] & 1:
+                return looking.fetch(original, self, index)
+            recorder = state.recorder
+            inside = state.inside
+            if not recorder.on or inside.depth > 1:
+                return original(self, index)
+            global _looks
             try:
-                _write(begun, t1, cpu1, samples, info is not None)
-                if before is not None:
-                    _looks += 1
-                    untouched = _random_state() == before
-                    recorder.fact("rng", untouched=untouched, worker=info is not None, **describe.threads())
+                info = _worker._worker_info
+                if info is not None:
+                    recorder.worker, recorder.workers = info.id, info.num_workers
+                before = _random_state() if _looks < _RNG_LOOKS else None
+                source = self.__dict__[attribute]
+                begun = _begin()
+                samples = stand_in(source, index, not self.auto_collation, begun.time)
+                shared = isinstance(source, Samples)
+                if shared:  # another thread is in a fetch of the same fetcher: whose the samples are nobody knows
+                    source.whole = samples.whole = True
+                else:  # only while it fetches: whoever asks the fetcher for its data set later finds the user's own
+                    setattr(self, attribute, samples)
             except Exception as error:
                 state.degraded("fetch", error)
+                return original(self, index)
+            inside.depth += 1
+            try:
+                return original(self, index)
+            finally:
+                t1, cpu1 = clock(), thread_clock()
+                inside.depth -= 1
+                if not shared:
+                    setattr(self, attribute, source)
+                try:
+                    _write(begun, t1, cpu1, samples, info is not None)
+                    if before is not None:
+                        _looks += 1
+                        untouched = _random_state() == before
+                        recorder.fact("rng", untouched=untouched, worker=info is not None, **describe.threads())
+                except Exception as error:
+                    state.degraded("fetch", error)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     FETCH_CODES.add(fetch.__code__)  # type: ignore[attr-defined]
     return fetch

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from fasttrain_doctor.probe import unseen
 from fasttrain_doctor.probe.imports import on_import
 from fasttrain_doctor.probe.touched import Change
 
@@ -57,10 +58,14 @@ def _hook(module: Any, target: str, position: int, keyword: str, changing: Calla
     if original is None:  # another version of the library; what it writes is found by comparing folders
         return
 
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def writer(*args: Any, **kwargs: Any) -> Any:
-        changing(args[position] if len(args) > position else kwargs.get(keyword), Change.EMPTY)
-        return original(*args, **kwargs)
+        try:
+            changing(args[position] if len(args) > position else kwargs.get(keyword), Change.EMPTY)
+            return original(*args, **kwargs)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     setattr(place, leaf, writer)
 
@@ -68,13 +73,17 @@ def _hook(module: Any, target: str, position: int, keyword: str, changing: Calla
 def _hook_h5py(changing: Callable[..., None], module: Any) -> None:
     original = module.File.__init__
 
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def init(self: Any, name: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> None:
-        exists = isinstance(name, str | bytes | os.PathLike) and os.path.exists(name)
-        if mode == "w":
-            changing(name, Change.EMPTY)
-        elif mode in ("a", "r+") or (mode in ("w-", "x") and not exists):
-            changing(name, Change.WRITE)
-        original(self, name, mode, *args, **kwargs)
+        try:
+            exists = isinstance(name, str | bytes | os.PathLike) and os.path.exists(name)
+            if mode == "w":
+                changing(name, Change.EMPTY)
+            elif mode in ("a", "r+") or (mode in ("w-", "x") and not exists):
+                changing(name, Change.WRITE)
+            original(self, name, mode, *args, **kwargs)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     module.File.__init__ = init

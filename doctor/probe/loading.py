@@ -229,7 +229,7 @@ def _wrap_next(original: Any) -> Any:
                 raise
             finally:
                 inside.depth -= 1
-                t1, cpu1 = clock(), thread_clock()
+                cpu1, t1 = thread_clock(), clock()
                 _spent[which] = _spent.get(which, 0) + t1 - t0
                 state.recorder.write(Kind.NEXT, flag, iterator, t0, t1, cpu0, cpu1, serial)
             try:

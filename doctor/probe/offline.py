@@ -7,12 +7,12 @@ script asks for in code is overruled, unless the user's own environment had aske
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from fasttrain_doctor.probe import unseen
 from fasttrain_doctor.probe.imports import on_import
 
 # Methods of huggingface_hub.HfApi that change something on the hub, and are functions of the module as well.
@@ -65,12 +65,16 @@ def _block_hub(module: Any) -> None:
 
 
 def _blocked(module: Any, name: str, original: Callable[..., Any], *, bound: bool) -> Callable[..., Any]:
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        given = args[1:] if bound else args
-        repo = kwargs.get("repo_id", given[0] if given else "")
-        _say(f"`{name}` to the hub")
-        return _answer(module, name, str(repo), kwargs)
+        try:
+            given = args[1:] if bound else args
+            repo = kwargs.get("repo_id", given[0] if given else "")
+            _say(f"`{name}` to the hub")
+            return _answer(module, name, str(repo), kwargs)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     return call
 
@@ -105,11 +109,15 @@ def _block_wandb(module: Any) -> None:
         return
     original = module.init
 
-    @functools.wraps(original)
+    @unseen.wraps(original)
     def init(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("mode") not in (None, "disabled"):
-            _say(f"recording the run with wandb (mode={kwargs['mode']!r})")
-            kwargs["mode"] = "disabled"
-        return original(*args, **kwargs)
+        try:
+            if kwargs.get("mode") not in (None, "disabled"):
+                _say(f"recording the run with wandb (mode={kwargs['mode']!r})")
+                kwargs["mode"] = "disabled"
+            return original(*args, **kwargs)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     module.init = init

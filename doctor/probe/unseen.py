@@ -57,8 +57,8 @@ def skip_when_compiling() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("fasttrain_doctor"):
             for value in list(vars(module).values()):
-                for function in vars(value).values() if isinstance(value, type) else (value,):
-                    function = getattr(function, "fget", getattr(function, "__func__", function))
+                for member in vars(value).values() if isinstance(value, type) else (value,):
+                    function = getattr(member, "fget", getattr(member, "__func__", member))
                     if isinstance(function, FunctionType) and function.__module__ == name:
                         _skip(function.__code__, skip_code)
     for code in _hooks - _skipped:
