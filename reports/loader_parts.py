@@ -109,7 +109,8 @@ def _stage_word(name: str, looked: bool) -> str:
 def tail(diagnosis: Diagnosis) -> str:
     """Return what slow samples cost, in words; empty where they cost little."""
     known = diagnosis.loader.fetches if diagnosis.loader else None
-    if known is None or known.tail is None or known.tail < _TAIL:
+    # A thread that is put off the CPU in the middle of a sample makes it look slow.
+    if known is None or known.tail is None or known.tail - (diagnosis.contention or 0.0) < _TAIL:
         return ""
     return f"slow samples take {words.share(known.tail)} of the fetching{_which(known)}"
 
@@ -188,7 +189,7 @@ def transforms(diagnosis: Diagnosis) -> Table | None:
         return None
     ordered = sorted(found, key=lambda item: -item.seconds)
     top = ordered[0].seconds
-    rows = tuple((item.name, words.seconds(item.seconds)) for item in ordered)
+    rows = tuple((_short(item.name), words.seconds(item.seconds)) for item in ordered)
     widths = tuple(item.seconds / top if top else 0.0 for item in ordered)
     return Table("Transforms", ("transform", "per sample"), rows, widths)
 

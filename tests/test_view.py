@@ -186,6 +186,7 @@ def test_without_a_look_inside_the_records_of_fetches_speak():
     assert view(plain).inside_lines[0] == "inside the loader: __getitem__ 1.16 | collate 0.07 ms a sample"
     nothing = replace(plain, loader=replace(plain.loader, fetches=None))
     assert (view(nothing).inside_lines, view(nothing).sample, view(nothing).tail) == ((), None, "")
+    assert view(replace(SUCCESS, contention=0.5)).tail == ""  # waiting for a CPU makes any sample slow
 
 
 def test_the_loader_and_what_is_outside_the_steps_are_named_only_where_they_are_worth_it():
