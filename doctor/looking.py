@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SECONDS = 2.0  # that a look takes at least, and twice that at most
 STEPS = 30  # that are enough
 SHARE = 0.08  # of what is left of the budget: more is not spent on it
-_WRITING = 1.5  # seconds that workers may take to write what they saw
+_WRITING = 3.0  # seconds that workers may take to write what they saw
 
 
 def look(work: Diagnosing, session: Session) -> None:

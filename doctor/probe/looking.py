@@ -66,7 +66,9 @@ class Look:
     reads: Reads | None = field(default_factory=Reads)
     seen: list[Sample] = field(default_factory=list)  # in whole fetches
     transforms: Transforms = field(default_factory=Transforms)
-    past_forward: bool = False
+    forwards: int = 0
+    after: int = 0  # number of the last forward, 0 once a backward or an update has followed
+    losses: set[int] = field(default_factory=set)  # forwards that a backward followed
     ended: bool = False
     sampler: Sampler = field(init=False)
     inside: dict[int, list[Sample]] = field(default_factory=dict)
@@ -85,7 +87,7 @@ class Look:
             self.inside,
             {thread: native},
             self.over,
-            lambda: self.past_forward,
+            lambda: self.after,
             lambda: bool(state.loop._aside),
         )
         looking_files.count_opens()
@@ -208,13 +210,13 @@ def _begin_in_worker(thread: int) -> Look | None:
     look = Look(flag[0], main=False)
     if look.over() or flag[0] in _looked:
         return None
-    _looked.append(look.generation)
-    look.start(thread, threading.get_native_id())
     from multiprocessing.util import Finalize
 
-    look.closing = Finalize(None, look.finish, exitpriority=1000)
+    _looked.append(look.generation)
     state.recorder.fact("looking", generation=look.generation)
+    look.closing = Finalize(None, look.finish, exitpriority=1000)
     _look = look
+    look.start(thread, threading.get_native_id())
     return look
 
 
@@ -239,19 +241,25 @@ def begin(loop: Any) -> Look:
     atexit.register(look.finish)
 
     def forward(module: Any) -> None:
-        look.past_forward = True
+        look.forwards += 1
+        look.after = look.forwards
 
     def backward(call: Any, args: Any, kwargs: Any) -> Any:
-        look.past_forward = False
+        if look.after:  # a loop may compute without a module, or step back twice
+            look.losses.add(look.after)
+        look.after = 0
         return call
 
-    loop.on_forward, loop.on_backward = forward, backward
+    def step(optimizer: Any) -> None:
+        look.after = 0
+
+    loop.on_forward, loop.on_backward, loop.on_step = forward, backward, step
     return look
 
 
 def end(loop: Any, look: Look) -> None:
     """End a look of the training process: its workers see it at their next sample, and write what they saw."""
-    loop.on_forward = loop.on_backward = None
+    loop.on_forward = loop.on_backward = loop.on_step = None
     flag[0] = look.generation + 1 & 0xFF
     look.finish()
     look.closing()

@@ -18,27 +18,34 @@ _MOST_SOURCE = 4 << 20  # bytes of one file that are read for it
 
 
 class Reader:
-    """Turns sampled stacks into frames; each place of the code once. ``timers``: the code of timers around transforms."""
+    """Turns sampled stacks into frames, each place of the code once.
 
-    def __init__(self, spaces: Mapping[CodeType, Mapping[str, Any]], timers: frozenset[CodeType]) -> None:
-        self._spaces, self._timers = spaces, timers
-        self._frames: dict[tuple[CodeType, int, bool], Frame] = {}
+    ``codes`` holds each code object with its globals by identity, ``timers`` the code of timers around transforms.
+    """
+
+    def __init__(self, codes: Mapping[int, tuple[CodeType, Mapping[str, Any]]], timers: frozenset[CodeType]) -> None:
+        self._codes, self._timers = codes, timers
+        self._frames: dict[tuple[int, int, bool], Frame] = {}
+        self._stacks: dict[tuple[int, ...], Stack] = {}
         self._lines: dict[str, list[str]] = {}
 
-    def stack(self, key: tuple[Any, ...]) -> Stack:
-        """Return the frames of ``(code, offset, code, offset, ...)``, innermost first."""
-        pairs = list(zip(key[::2], key[1::2], strict=True))
-        return [self._frame(code, offset, i == 0) for i, (code, offset) in enumerate(pairs)]
-
-    def _frame(self, code: CodeType, offset: int, innermost: bool) -> Frame:
-        looked = innermost or code.co_name == "fetch"
-        found = self._frames.get((code, offset, looked))
+    def stack(self, key: tuple[int, ...]) -> Stack:
+        """Return the frames of a sampled key, innermost first."""
+        found = self._stacks.get(key)
         if found is None:
-            found = self._frames[code, offset, looked] = self._read(code, offset, looked)
+            pairs = zip(key[::2], key[1::2], strict=True)
+            found = self._stacks[key] = [self._frame(code, offset, i == 0) for i, (code, offset) in enumerate(pairs)]
         return found
 
-    def _read(self, code: CodeType, offset: int, looked: bool) -> Frame:
-        space = self._spaces.get(code, {})
+    def _frame(self, number: int, offset: int, innermost: bool) -> Frame:
+        code, space = self._codes[number]
+        looked = innermost or code.co_name == "fetch"
+        found = self._frames.get((number, offset, looked))
+        if found is None:
+            found = self._frames[number, offset, looked] = self._read(code, space, offset, looked)
+        return found
+
+    def _read(self, code: CodeType, space: Mapping[str, Any], offset: int, looked: bool) -> Frame:
         module = str(space.get("__name__", ""))
         line, end, left, right = _position(code, offset)
         user = _is_users(code.co_filename)

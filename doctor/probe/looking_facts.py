@@ -19,14 +19,17 @@ from fasttrain_doctor.probe.looking_stacks import (
     in_loop,
     outside,
     place,
+    pooled,
     stage,
     waits_for,
 )
+from fasttrain_doctor.probe.recorder import clock
 
 if TYPE_CHECKING:
     from fasttrain_doctor.probe.looking import Look
 
 _MOST_LINES = 40
+_MOST_BLOCKED = 2  # times what samples say
 _WAITED = 0.2  # share of a sample's time beyond which waiting for the interpreter is more than the sampler's doing
 
 
@@ -71,8 +74,9 @@ def _queued(sample: Sample) -> int:
 def weights(samples: Sequence[Sample], fetch: int, blocked: int | None) -> tuple[float, float]:
     """Return what the wall time of a sample that is blocked, and of any other, stands for.
 
-    A sample is late where its thread computes and on time where it is blocked, and so favours waits. The fetches' own
-    accounting says how much of their time was blocked, waits for the sampler among it. Both say too much: the less counts.
+    A sample may come late where its thread computes, or where the machine is busy: samples divide the blocked time, how
+    much of it there was the fetches' own accounting says. Waits for the sampler are in that too, which on a busy machine
+    is more than can be taken off again: hence a bound.
 
     Args:
         samples: of whole fetches.
@@ -86,7 +90,7 @@ def weights(samples: Sequence[Sample], fetch: int, blocked: int | None) -> tuple
     if blocked is None or not waits or not rest:
         return fetch / (waits + rest), fetch / (waits + rest)
     blocked = max(0, blocked - sum(s.held for s in samples))
-    blocked = min(blocked, fetch * waits // (waits + rest))
+    blocked = min(blocked, _MOST_BLOCKED * fetch * waits // (waits + rest), fetch)
     return blocked / waits, (fetch - blocked) / rest
 
 
@@ -121,6 +125,7 @@ def _in_pool(sums: _Sums, sample: Sample, wall: int, stack: Stack, reader: Reade
         found = reader.stack(key)
         if waits_for(found, its) not in (Wait.POOL, Wait.LOCK) and place(found) is not None:
             busy.append((found, its))
+    busy = [each for each in busy if pooled(each[0])] or busy
     if not busy:
         sums.line(stack, wall)
         sums.stages["decode"] += wall
@@ -144,7 +149,7 @@ def _outside(look: Look, reader: Reader) -> _Sums:
             # A thread that only passes batches on may wait for the interpreter: that is nobody's cost.
             sums.stages[name] += sample.wall if loops or name == "pin" else sample.cpu
         elif loops and look.main and len(stack) < DEPTH and in_loop(stack):
-            if sample.past_forward and sample.state in (State.RUNNING, State.INTERPRETER):
+            if sample.after in look.losses and sample.state in (State.RUNNING, State.INTERPRETER):
                 continue  # the loss belongs to the forward
             sums.line(stack, sample.wall)
             if waits_for(stack, sample.state) is Wait.LOCK:
@@ -165,13 +170,15 @@ def _parent() -> int | None:
 
 def facts(look: Look) -> dict[str, Any]:
     """Return the fields of a process's ``look`` fact; of its fetches only whole ones count."""
-    reader = Reader(look.sampler.spaces, looking_transforms.CODES)
+    began = clock()
+    reader = Reader(look.sampler.codes, looking_transforms.CODES)
     fetched = in_fetches(look.seen, look.fetch_ns, look.blocked_ns, reader)
     around = _outside(look, reader)
     timers = sorted(look.transforms.timers.items(), key=lambda entry: entry[1].first)
     stages = {name: fetched.stages[name] + around.stages[name] for name in STAGES}
     return {
         "main": look.main,
+        "took": (clock() - began) / 1e9,
         "parent": _parent(),
         "worker": state.recorder.worker,
         "loader": state.recorder.loader,

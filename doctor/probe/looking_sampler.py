@@ -27,6 +27,7 @@ _read_clock = time.clock_gettime_ns
 
 PERIOD = 0.001  # seconds
 _SWITCH = 0.0001  # seconds until a thread in pure Python lets the sampler in; the interpreter's default is 5 ms
+_LONGEST = 0.02  # seconds between samples: one that was held up itself is followed by the next all the same
 _SHARE = 0.1  # most of the time that sampling may take
 DEPTH = 160  # innermost frames of a stack
 _MOST = 16_000  # samples of one process
@@ -39,7 +40,8 @@ _CALLS: dict[str, tuple[frozenset[int], frozenset[int]]] = {
     "aarch64": (frozenset({98, 449, 455}), frozenset({32, 25})),
 }
 
-Key = tuple[Any, ...]  # code, offset, code, offset, ... innermost first
+# Identity of a code object, offset in it, and so on, innermost first: hashing the objects themselves takes long.
+Key = tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ class Sample:
     queued: int = 0
     held: int = 0
     helpers: tuple[tuple[Key, State], ...] = ()
-    past_forward: bool = False  # between a forward and its backward
+    after: int = 0  # number of the forward that it comes after, with no backward nor update in between
 
 
 @dataclass(slots=True)
@@ -81,7 +83,9 @@ class Kernel:
     """Reads what the kernel says of this process's threads. ``known``: whether it says what they are blocked in."""
 
     def __init__(self) -> None:
-        self._pread: Any = ctypes.PyDLL(None).pread
+        keeping = ctypes.PyDLL(None)  # whose calls keep the interpreter's lock
+        self._usleep: Any = keeping.usleep
+        self._pread: Any = keeping.pread
         self._pread.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_long)
         self._pread.restype = ctypes.c_ssize_t
         self._buffer = ctypes.create_string_buffer(256)
@@ -128,26 +132,25 @@ class Kernel:
                 pass
 
         _thread.start_new_thread(compute, ())
+        fd = -1
         try:
-            for _ in range(50):
-                _sleep(0.0002)
-                if not told:
-                    continue
-                fd = _opened(told[0], "syscall")
-                if fd < 0:
-                    return False
-                for _ in range(20):
-                    _sleep(0.0002)
-                    words = self._read(fd).split(b" ", 2)
-                    if words and words[0].isdigit() and int(words[0]) in self._futexes:
-                        at = int(words[1], 16)
-                        self._interpreter = range(at - 256, at + 257)
-                        break
-                os.close(fd)
-                return True
+            for _ in range(200):
+                if told:
+                    break
+                _sleep(0.001)
+            fd = _opened(told[0], "syscall") if told else -1
+            for _ in range(40):
+                self._usleep(250)  # without letting go of the lock: the other one must come to wait for it
+                words = self._read(fd).split(b" ", 2)
+                if words[0].isdigit() and int(words[0]) in self._futexes:
+                    at = int(words[1], 16)
+                    self._interpreter = range(at - 256, at + 257)
+                    return True
             return False
         finally:
             done.append(True)
+            if fd >= 0:
+                os.close(fd)
 
 
 @contextlib.contextmanager
@@ -172,10 +175,10 @@ class Sampler:
     inside: dict[int, list[Sample]]
     threads: dict[int, int]  # the threads always sampled: identity -> native number
     over: Callable[[], bool]
-    past_forward: Callable[[], bool]
+    after: Callable[[], int]
     skips: Callable[[], bool]  # what happens outside fetches just now is not the training's
     outside: list[tuple[int, Sample]] = field(default_factory=list)  # with the thread's identity
-    spaces: dict[CodeType, dict[str, Any]] = field(default_factory=dict)
+    codes: dict[int, tuple[CodeType, dict[str, Any]]] = field(default_factory=dict)  # with their globals
     count: int = 0
     _known: dict[int, _Known] = field(default_factory=dict)
 
@@ -185,9 +188,9 @@ class Sampler:
         last, held = clock(), 0
         try:
             while not self.over() and self.count < _MOST:
-                _sleep(max(PERIOD, held / 1e9 * (1 / _SHARE - 1)))
+                _sleep(min(_LONGEST, max(PERIOD, held / 1e9 * (1 / _SHARE - 1))))
                 now = clock()
-                self._sample(own, now - last)
+                self._sample(own, now - last, held)
                 last, held = now, clock() - now
         finally:
             for known in self._known.values():
@@ -196,7 +199,7 @@ class Sampler:
                         os.close(fd)
             self._known.clear()
 
-    def _sample(self, own: int, wall: int) -> None:
+    def _sample(self, own: int, wall: int, held: int) -> None:
         frames = sys._current_frames()
         threads = self._threads(own)
         keys: dict[int, Key] = {}
@@ -207,7 +210,7 @@ class Sampler:
         frames.clear()
         frame = None
         states = {ident: self.kernel.state(known.syscall) for ident, known in threads.items() if ident in keys}
-        skips, past = self.skips(), self.past_forward()
+        skips, after = self.skips(), self.after()
         spent = {ident: self._spent(threads[ident], wall) for ident in keys}
         computed = sum(cpu for cpu, _ in spent.values() if cpu > 0)
         for ident, key in keys.items():
@@ -217,14 +220,14 @@ class Sampler:
             fetch = self.inside.get(ident)
             state = states[ident]
             queued = delay = 0
-            if state is State.INTERPRETER:  # for others who computed meanwhile; the rest it waited for the sampler
+            if state is State.INTERPRETER:  # for others who computed meanwhile, and for the sampler
                 queued = min(blocked, computed - cpu)
-                delay = blocked - queued
+                delay = min(blocked - queued, held)
             helpers: tuple[tuple[Key, State], ...] = ()
             if fetch is not None and state is State.FUTEX:
                 others = [(k, states[i]) for i, k in keys.items() if i not in self.inside and i not in self.threads]
                 helpers = tuple(others[:_HELPERS])
-            sample = Sample(key, state, wall, cpu, queued, delay, helpers, past)
+            sample = Sample(key, state, wall, cpu, queued, delay, helpers, after)
             if fetch is not None:
                 fetch.append(sample)
             elif not skips:
@@ -258,14 +261,15 @@ class Sampler:
         return cpu - before, max(0, wall - (cpu - before) - waited)
 
     def _key(self, frame: FrameType | None) -> Key:
-        key: list[Any] = []
-        spaces = self.spaces
+        key: list[int] = []
+        codes = self.codes
         while frame is not None and len(key) < 2 * DEPTH:
             code = frame.f_code
             if code is self.stop_at:
                 break
-            if code not in spaces:
-                spaces[code] = frame.f_globals
-            key += (code, frame.f_lasti)
+            number = id(code)
+            if number not in codes:
+                codes[number] = code, frame.f_globals
+            key += (number, frame.f_lasti)
             frame = frame.f_back
         return tuple(key)

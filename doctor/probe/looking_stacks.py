@@ -109,6 +109,11 @@ def waits_for(stack: Stack, state: State) -> Wait:
     return Wait.POOL if _last(leaf.call) in ("get", "join", "result") else Wait.NOTHING
 
 
+def pooled(stack: Stack) -> bool:
+    """Whether a thread is a pool's, at work."""
+    return any(_of(frame.module, _POOLS) for frame in stack)
+
+
 def collates(stack: Stack) -> bool:
     """Whether a stack inside a fetch is past the samples, in the collate function."""
     return any(f.module == _FETCH and _last(f.call) == "collate_fn" for f in stack)
