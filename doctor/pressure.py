@@ -18,15 +18,14 @@ _GREW_BYTES = 16 << 20
 
 
 def pressure_of(samples: Sequence[Sample], first: int, last: int) -> Pressure | None:
-    """Return the means over a window; None where no sample fell into it.
+    """Return the means over a window; None where no sample tells of it.
 
     Args:
         samples: in order of time.
         first: begin of the window, in ns of the records' clock.
         last: its end.
     """
-    # The rates of a sample are over the time since the one before.
-    inside = [b for a, b in pairwise(samples) if a.t + b.t >= 2 * first and b.t <= last]
+    inside = [b for a, b in pairwise(samples) if _within(a.t, b.t, first, last)]
     if not inside:
         return None
     return Pressure(
@@ -40,6 +39,15 @@ def pressure_of(samples: Sequence[Sample], first: int, last: int) -> Pressure | 
         gpu_slowed_by=_slowed(inside),
         gpu_busy=max(_busy(inside).values(), default=None),
     )
+
+
+def _within(before: int, t: int, first: int, last: int) -> bool:
+    """Whether a sample tells of the window: its rates are over the time since the one before.
+
+    Half of that time must lie in the window, or half of a window that is shorter than it.
+    """
+    common = min(t, last) - max(before, first)
+    return common > 0 and 2 * common >= min(t - before, last - first)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

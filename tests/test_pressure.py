@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,10 @@ from fasttrain_doctor.copies import copies_of
 from fasttrain_doctor.evidence import Copies
 from fasttrain_doctor.nvml import GpuSample
 from fasttrain_doctor.pressure import pressure_of
+from fasttrain_doctor.probe import device, spans, state
+from fasttrain_doctor.probe.loop import Loop
+from fasttrain_doctor.probe.recorder import Recorder
+from fasttrain_doctor.recorded import read_probe
 from fasttrain_doctor.records import Kind
 from fasttrain_doctor.sampling import Sample
 from fasttrain_doctor.steps import Step, Steps
@@ -75,6 +80,13 @@ def test_pressure_is_that_of_the_window():
     assert pressure_of([], 0, 1) is None
 
 
+def test_a_window_shorter_than_the_time_between_samples_has_the_one_that_covers_it():
+    around = [Sample(t=i * HALF, waiting_io=i / 10) for i in range(4)]
+    found = pressure_of(around, HALF + HALF // 4, HALF + HALF // 2)
+    assert found is not None
+    assert found.io == pytest.approx(0.2)
+
+
 def test_the_control_groups_own_pressure_counts_where_there_is_one():
     found = pressure_of(samples(4, waiting_cpu=0.9, group_waiting_cpu=0.1), 0, 4 * HALF)
     assert found is not None
@@ -100,6 +112,39 @@ def test_only_what_slows_a_gpu_in_use_is_named():
     assert found is not None
     assert found.gpu_slowed_by == (("power-cap", 0.5),)
     assert found.gpu_busy == pytest.approx(0.9)
+
+
+class Tensor:
+    """What the hook asks of a tensor of the host's."""
+
+    is_cuda = False
+
+    def is_pinned(self) -> bool:
+        return True
+
+    def numel(self) -> int:
+        return 10
+
+    def element_size(self) -> int:
+        return 4
+
+
+def test_the_hook_on_copies_notes_where_one_that_took_long_was_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(state, "recorder", Recorder(str(tmp_path)))
+    monkeypatch.setattr(state, "loop", Loop(None))
+    monkeypatch.setattr(spans, "_places", {})
+
+    def cuda(tensor: Tensor, **kwargs: bool) -> Tensor:
+        time.sleep(0.001)
+        return tensor
+
+    hooked = device._copy(cuda)
+    hooked(Tensor(), non_blocking=True)
+    (seen,) = read_probe(tmp_path).processes
+    (copy,) = seen.of(Kind.COPY)
+    (place,) = seen.facts_of("place")
+    assert (copy.flag, copy.a, copy.b) == (3, 40, place["id"])
+    assert place["file"] == __file__
 
 
 def test_copies_that_the_host_waits_for_are_told_apart_with_their_place():
