@@ -98,11 +98,12 @@ class _Others(threading.local):
                     self._feeder = ident
                 if self._looked:  # all it did it did since the last look
                     self.cpu += cpu
-                    self.queue += max(0, _waited(fd))
+                    self.queue += 0 if ident == self._feeder else max(0, _waited(fd))
             elif cpu != known[0]:  # one that did not run did not wait either, and need not be asked
                 waited = _waited(known[2])
                 self.cpu += cpu - known[0]
-                self.queue += max(0, waited - known[1])
+                if ident != self._feeder:  # it sends what is done: nobody waits for it
+                    self.queue += max(0, waited - known[1])
                 known[:2] = cpu, waited
         self._looked = True
         return self.cpu, self.queue
