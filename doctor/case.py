@@ -31,6 +31,7 @@ from fasttrain_doctor.epochs import epoch_of
 from fasttrain_doctor.evidence import Debug, Device, Evidence, Floor, Look, Machine, Operator, Pressure
 from fasttrain_doctor.gather import Watched, loop_of
 from fasttrain_doctor.inside import hot_lines, loader_facts, pressure_facts, unseen
+from fasttrain_doctor.loop_source import loop_of_process, no_loader
 from fasttrain_doctor.partition import gaps_between
 from fasttrain_doctor.pressure import pressure_of
 from fasttrain_doctor.rules import Finding, Rule
@@ -42,7 +43,6 @@ from fasttrain_doctor.wording import out_of_time
 if TYPE_CHECKING:
     from fasttrain_doctor.tuners.search import SearchResult
 
-_NO_LOADER = "the loop asks no loader for its batches"
 _SCRATCH = "pymp-"  # folders of multiprocessing: the script never knew of them
 _BY_HAND = "the update is made by hand: nothing tells its end from the making of the next batch"
 
@@ -180,8 +180,9 @@ class Case:
         if b.data is None:
             out.setdefault("data", _BY_HAND)
         if self.watched.loader is None:
-            out.setdefault("floor", _NO_LOADER)
-            out.setdefault("loader", _NO_LOADER)
+            why = no_loader(loop_of_process(self.watched.process))
+            out.setdefault("floor", why)
+            out.setdefault("loader", why)
         for what, why in unseen(self.watched, self.look, self.pressure).items():
             out.setdefault(what, out.get("look", why))
         if queued_of(self.watched.process) is None:

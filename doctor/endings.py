@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fasttrain_doctor.errors import DoctorError, NothingMeasured, ScriptFailed
 from fasttrain_doctor.gather import Watched
+from fasttrain_doctor.loop_source import not_followed
 from fasttrain_doctor.recorded import Recorded, read_probe
 from fasttrain_doctor.tuners.session import Session
 
@@ -23,16 +24,17 @@ def unmeasured(session: Session, probe: Path, name: str, timeout: float, watched
     """
     status = session.child.wait(2)
     if status is None:
-        return NothingMeasured(
-            "timeout", f"{name} has not taken a training step in {timeout:.0f} s; to wait longer: --timeout"
-        )
+        how_else = not_followed(session.script) if watched is None else None
+        why = f"; it trains {how_else}" if how_else else ""
+        said = f"{name} has not taken a training step in {timeout:.0f} s{why}; to wait longer: --timeout"
+        return NothingMeasured("timeout", said)
     session.child.drain()
     if status != 0:
         said = f"{name} failed before enough was measured ({how(status)})"
         if (python := session.lacks_a_module()) is not None:
             said += f"; {python} lacks what it imports: --python chooses another"
         return ScriptFailed("script-failed", said)
-    return NothingMeasured(*_nothing(name, read_probe(probe), watched))
+    return NothingMeasured(*_nothing(name, read_probe(probe), watched, not_followed(session.script)))
 
 
 def how(status: int) -> str:
@@ -45,9 +47,11 @@ def how(status: int) -> str:
         return f"killed by signal {-status}"
 
 
-def _nothing(name: str, recorded: Recorded, watched: Watched | None) -> tuple[str, str]:
+def _nothing(name: str, recorded: Recorded, watched: Watched | None, how_else: str | None) -> tuple[str, str]:
     if not any(p.facts_of("process") for p in recorded.processes):
         return "no-torch", f"{name} ended without importing torch: there is no training to measure"
+    if not recorded.trainers and how_else is not None:
+        return "no-training-loop", f"{name} trains {how_else}: such a loop is not followed"
     if not recorded.trainers:
         return "no-training-loop", f"{name} ended without a backward or an optimizer step: there is nothing to measure"
     took = watched.breakdown.measured if watched is not None else 0

@@ -11,7 +11,7 @@ from fasttrain_doctor.breakdown import Window, break_down, window
 from fasttrain_doctor.diagnosis import LoaderRole, Loop, Ranks
 from fasttrain_doctor.evidence import Breakdown, Fetches, Loader, Model, Optimizer
 from fasttrain_doctor.fetches import fetches_of
-from fasttrain_doctor.loop_source import training_loop
+from fasttrain_doctor.loop_source import loop_of_process
 from fasttrain_doctor.ranks import ranks_of
 from fasttrain_doctor.recorded import Fact, Process, Recorded
 from fasttrain_doctor.records import Kind, Span
@@ -169,7 +169,7 @@ def loop_of(watched: Watched) -> Loop:
         entry = LoaderRole(role=role, file=fact["file"], line=fact["line"])  # type: ignore[arg-type]
         roles.setdefault((role, entry.file, entry.line), entry)
     at = process.facts_of("at")
-    statement = training_loop([[(str(file), int(line)) for file, line in f["stack"]] for f in at])
+    statement = loop_of_process(process)
     if statement is not None:
         lines = (statement.first, statement.last)
         return Loop(file=statement.file, lines=lines, loaders=list(roles.values()))

@@ -1,14 +1,17 @@
-"""Finds the loop statement that trains in the user's source, from the lines above backwards and updates."""
+"""What the user's source says of the loop: the statement that trains, where its batches come from, what is not followed."""
 
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from fasttrain_doctor.recorded import Process
 
 Line = tuple[str, int]  # file, line
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -22,6 +25,51 @@ class LoopStatement:
     first: int
     last: int
     over: str | None
+
+
+# How a script may train where no backward and no optimizer is called in its processes, by what it imports.
+_NOT_FOLLOWED = {
+    "torch.distributed.autograd": "through torch.distributed.autograd, whose backward and optimizer run by remote calls",
+    "torch.distributed.rpc": "by remote procedure calls, whose backward and optimizer run elsewhere",
+}
+_COUNTING = re.compile(r"^(enumerate|reversed|tqdm|trange|range|tqdm\.tqdm|count|itertools\.count)\b")
+
+
+def loop_of_process(process: Process) -> LoopStatement | None:
+    """Return the loop statement in which a process trains, from the places that its probe noted."""
+    return training_loop([[(str(file), int(line)) for file, line in f["stack"]] for f in process.facts_of("at")])
+
+
+def no_loader(loop: LoopStatement | None) -> str:
+    """Say why nothing is known of a loader where the loop asks none that has hooks."""
+    over = None if loop is None else loop.over
+    if (
+        loop is None
+        or over is None
+        or (_COUNTING.match(over) and "range" in over)
+        or over.startswith("itertools.count")
+    ):
+        return "the loop asks no loader for its batches: they are made between an update and the next forward"
+    where = f"{Path(loop.file).name}:{loop.first}"
+    return f"batches come from {over[:60]} ({where}), no DataLoader of torch: its time is seen from outside alone"
+
+
+def not_followed(script: Path | None) -> str | None:
+    """Say how a script trains that calls no backward and no optimizer, by its imports; None where they do not tell."""
+    tree = None if script is None else _tree(str(script))
+    if tree is None:
+        return None
+    names = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return next((how for name, how in _NOT_FOLLOWED.items() if _within(names, name)), None)
+
+
+def _within(names: set[str], module: str) -> bool:
+    return any(name == module or name.startswith(module + ".") for name in names)
 
 
 def training_loop(stacks: Sequence[Sequence[Line]]) -> LoopStatement | None:

@@ -47,7 +47,7 @@ def parse_target(argv: Sequence[str], python: str | None = None) -> Command:
 
     Raises:
         UsageError: nothing to run (``no-target``), ``script-missing``, ``script-is-directory``, ``script-unreadable``,
-            ``python-missing``, ``program-missing``, ``isolated-python`` (-I, -E and -S ignore what we inject).
+            ``notebook``, ``python-missing``, ``program-missing``, ``isolated-python`` (-I, -E and -S ignore what we inject).
     """
     words = list(argv)
     if not words or words == ["--"]:
@@ -95,6 +95,11 @@ def _readable(path: Path) -> Path:
         path /= "__main__.py"
     elif not path.exists():
         raise UsageError("script-missing", f"no such script: {path} (in {Path.cwd()})")
+    if path.suffix == ".ipynb":
+        raise UsageError(
+            "notebook",
+            f"{path} is a notebook, whose cells a kernel runs; make a script of it, e.g. jupyter nbconvert --to script {path}",
+        )
     if not os.access(path, os.R_OK):
         raise UsageError("script-unreadable", f"{path} cannot be read: permission denied")
     return path

@@ -28,6 +28,11 @@ def _closure_is_training(seen: Seen) -> None:
     assert seen.phase(Phase.OPTIMIZER) > 0
 
 
+def _forward_and_backward(seen: Seen) -> None:
+    assert seen.phase(Phase.FORWARD) > 0
+    assert seen.phase(Phase.BACKWARD) > 0
+
+
 def _by_hand(seen: Seen) -> None:
     """The wait of 2 ms is no update."""
     assert seen.phase(Phase.OPTIMIZER) < 0.001
@@ -221,5 +226,23 @@ SHAPES = [
         roles=(),
         check=_by_hand,
         loop="for i in range(",
+    ),
+    Shape(
+        "functional",
+        """
+        from torch.func import functional_call, grad, stack_module_state, vmap
+        nets = [Net() for _ in range(3)]
+        p, b = stack_module_state(nets)
+        def loss(p, b, x, y): return loss_of(functional_call(nets[0], (p, b), (x,)), y)
+        step = vmap(grad(loss), in_dims=(0, 0, None, None))
+        for i in range(21):
+            g = step(p, b, torch.randn(4, 8), torch.arange(4))
+            p = {k: (v - 0.1 * g[k]).detach() for k, v in p.items()}
+        """,
+        found_by="update",
+        steps=20,
+        roles=(),
+        loop="for i in range(21)",
+        check=_forward_and_backward,
     ),
 ]

@@ -124,6 +124,11 @@ class Session:
                 return None
         return None
 
+    @property
+    def script(self) -> Path | None:
+        """The Python file that is run, where it is known."""
+        return self._setup.command.script
+
     def _alive(self) -> bool:
         """Whether any process of the run lives; torchrun may leave its ranks for a moment."""
         return bool(self.child.processes())
