@@ -47,9 +47,9 @@ class Kind(IntEnum):
     DEVICE = 10  # device times of one border interval. obj Interval, a device ns, flag 1: host-bound, b step serial
     UPDATE = 15  # around optimizer steps: a gradient scaler's unscale_, step, update
     CLOSURE = 12  # the closure that an optimizer's step called
-    ITEMS = 13  # the samples of the FETCH with the same t0 and thread; the rest of that one is collation. cpu1 0: not
-    # read; obj index of the slowest + 1, 0: no number; flag slow samples, at most 255; a slowest ns, b what exceeds
-    # TAIL times the median, c median ns (of two the lower). a, b, c -1: they came all at once
+    ITEMS = 13  # the samples of the FETCH with the same t0 and thread; the rest of that one is collation. obj index of
+    # the slowest + 1, 0: no number; flag slow samples, at most 255; a slowest ns, b what exceeds TAIL times the
+    # median, c median ns (of two the lower). a, b, c -1: they came all at once. CPU is not read
     BETWEEN = 14  # in a worker, from the end of a fetch to the begin of the next. obj loader; a run-queue ns, -1:
     # unknown; b CPU of the thread that pickles and sends batches, from the earlier fetch's begin on
     MARK = 11  # the parent's command ran from t0 to t1 (profile, block, floor): steps inside are not the user's. a Mark

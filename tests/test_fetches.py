@@ -141,7 +141,7 @@ def test_what_lies_between_epochs_is_no_workers_idling() -> None:
 
 # What each sample took by the script's own clock comes back; the data set's code finds all as it is without us.
 SCRIPT = """
-import json, time, torch
+import json, time, torch, traceback
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, get_worker_info
 
@@ -190,6 +190,14 @@ for cls in (Odd, Together, Never):
     fetcher = iterator._dataset_fetcher
     assert type(fetcher.dataset) is cls
     seen.setdefault("asked", sorted(Odd.asked))
+class Broken(Slow):
+    def __getitem__(self, i): raise KeyError(i)
+
+frames = []
+for data in (Broken(4), Subset(Broken(4), [1, 2])):
+    try: next(iter(DataLoader(data, 2)))
+    except KeyError as error: frames += [f.filename for f in traceback.extract_tb(error.__traceback__)]
+seen["frames of ours"] = [name for name in frames if "doctor" in name]
 inner = Subset(Slow(16), [3, 5, 7, 9]); outer = Subset(inner, [2, 0, 1])
 seen["subset"] = [i.tolist() for _, i, _ in DataLoader(outer, 2)]
 seen["keys"] = [i for _, i, _ in DataLoader(Slow(4), batch_size=None, sampler=[2, 1])]
@@ -230,6 +238,7 @@ def test_planted_slow_samples_come_back_from_both_kinds_of_loader(tmp_path: Path
         "Together": [[0, 1, 2, 3], [4, 5, 6, 7]],
         "Never": [[0, 1, 2, 3], [4, 5, 6, 7]],
         "asked": ["__getitems__", "__getitems__"],
+        "frames of ours": [],
         "subset": [[7, 3], [5]],
         "keys": [2, 1],
         "stream": [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]],

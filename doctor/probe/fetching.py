@@ -66,7 +66,6 @@ def _begin() -> _Moment:
     """Read the moment itself last: what is read before it is none of the fetch's."""
     moment = _Moment()
     moment.python, moment.python_queue = others.look()
-    moment.feeder = others.feeder()
     moment.process = _process_clock()
     moment.cpu = cpu = thread_clock()
     moment.queue = queue.at(clock(), cpu)
@@ -95,6 +94,8 @@ def _wrap(original: Any, attribute: str, stand_in: type[Samples]) -> Any:
                 before = _random_state() if _looks < _RNG_LOOKS else None
                 source = self.__dict__[attribute]
                 begun = _begin()
+                if info is not None:
+                    begun.feeder = others.feeder()
                 samples = stand_in(source, index, not self.auto_collation, begun.time)
                 shared = isinstance(source, Samples)
                 if shared:  # another thread is in a fetch of the same fetcher: whose the samples are nobody knows
@@ -124,7 +125,7 @@ def _wrap(original: Any, attribute: str, stand_in: type[Samples]) -> Any:
             unseen.strip(error)
             raise
 
-    FETCH_CODES.add(fetch.__code__)  # type: ignore[attr-defined]
+    FETCH_CODES.add(fetch.__code__)
     return fetch
 
 
@@ -152,7 +153,7 @@ def _write(begun: _Moment, t1: int, cpu1: int, samples: Samples, in_worker: bool
     marks = samples.marks
     if len(marks) > 1:
         index, slow, slowest, excess, typical = samples.facts()
-        write(_ITEMS, slow, index, t0, marks[-1], cpu0, samples.cpu, slowest, excess, typical)
+        write(_ITEMS, slow, index, t0, marks[-1], 0, 0, slowest, excess, typical)
     if in_worker:
         last, _ended = _ended, begun
         if last is not None:

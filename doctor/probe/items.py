@@ -10,23 +10,22 @@ import operator
 from typing import Any
 
 from fasttrain_doctor.evidence import TAIL
-from fasttrain_doctor.probe.recorder import clock, thread_clock
+from fasttrain_doctor.probe import unseen
+from fasttrain_doctor.probe.recorder import clock
 
 
 class Samples:
     """When the samples of one fetch were there. ``marks``: its begin, then the end of each sample.
 
-    ``cpu`` is the thread's CPU at the last one, 0: not read; ``whole``: they came all at once, from ``__getitems__``.
+    ``whole``: they came all at once, from ``__getitems__`` or from an index that is a list.
     """
 
-    __slots__ = ("_full", "_source", "cpu", "indices", "marks", "whole")
+    __slots__ = ("_source", "indices", "marks", "whole")
 
     def __init__(self, source: Any, index: Any, single: bool, began: int) -> None:
         self._source = source
         self.indices = (index,) if single else index
-        self._full = 1 + (len(self.indices) if hasattr(self.indices, "__len__") else -1)
         self.marks = [began]
-        self.cpu = 0
         self.whole = single and isinstance(index, (list, tuple))
 
     @property
@@ -66,24 +65,36 @@ class Items(Samples):
 
     __slots__ = ()
 
+    @unseen.pass_over
     def __getitem__(self, index: Any) -> Any:
-        sample = self._source[index]
-        marks = self.marks
-        marks.append(clock())
-        if len(marks) == self._full:
-            self.cpu = thread_clock()
+        try:
+            sample = self._source[index]
+        except BaseException as error:
+            unseen.strip(error)
+            raise
+        self.marks.append(clock())
         return sample
 
+    @unseen.pass_over
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._source, name)
+        try:
+            found = getattr(self._source, name)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
         if name != "__getitems__" or not found:
             return found
         if _one_by_one(self._source, found):
             return self._each
         return _All(self, found)
 
+    @unseen.pass_over
     def _each(self, indices: Any) -> list[Any]:
-        return [self[index] for index in indices]
+        try:
+            return list(map(self.__getitem__, indices))
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
 
 class _All:
@@ -94,11 +105,15 @@ class _All:
     def __init__(self, items: Items, original: Any) -> None:
         self._items, self._original = items, original
 
+    @unseen.pass_over
     def __call__(self, indices: Any) -> Any:
-        samples = self._original(indices)
+        try:
+            samples = self._original(indices)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
         items = self._items
         items.marks.append(clock())
-        items.cpu = thread_clock()
         items.whole = True
         return samples
 
@@ -108,16 +123,14 @@ class Draws(Samples):
 
     __slots__ = ()
 
+    @unseen.pass_over
     def __next__(self) -> Any:
         try:
             sample = next(self._source)
-        except StopIteration:
-            self.cpu = thread_clock()
+        except BaseException as error:
+            unseen.strip(error)
             raise
-        marks = self.marks
-        marks.append(clock())
-        if len(marks) == self._full:
-            self.cpu = thread_clock()
+        self.marks.append(clock())
         return sample
 
 
