@@ -174,7 +174,7 @@ class DebugMode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Epoch:
-    """Costs once an epoch, in seconds; batches is the loader's length.
+    """Costs once an epoch, in seconds; ``batches`` are those seen in whole epochs, else the loader's length.
 
     ``steps`` is what its training steps take, projected from their mean and its length, ``whole`` all of it together;
     ``shares`` are those of the parts in the whole.

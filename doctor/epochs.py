@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 
 from fasttrain_doctor.diagnosis import Epoch, Startup
 from fasttrain_doctor.evidence import EpochCost
@@ -63,13 +64,29 @@ def epoch_cost(watched: Watched) -> EpochCost:
 
     rest = [max(0.0, (b - a) / 1e9 - gap.known) for (a, b), gap in zip(gaps, spent, strict=True)]
     return EpochCost(
-        batches=watched.loader.length if watched.loader is not None else None,
+        batches=_batches(watched),
         start=start,
         eval=mean([gap.eval for gap in spent]),
         checkpoint=mean([gap.checkpoint for gap in spent]),
         logging=mean([gap.logging for gap in spent]),
         other=mean(rest),
     )
+
+
+def _batches(watched: Watched) -> int | None:
+    """Return the batches of an epoch: the loader's length, unless whole epochs were seen to take others.
+
+    A script may leave an epoch early, and an iterable data set has no length.
+    """
+    length = watched.loader.length if watched.loader is not None else None
+    every = watched.window.every
+    ends = [0, *(i + 1 for i, (a, b) in enumerate(pairwise(every)) if b.start > a.end)]
+    seen = [sum(step.batches for step in every[a:b]) for a, b in pairwise(ends)]
+    if not seen:
+        return length
+    usual = round(statistics.median(seen))
+    # The batches of an update that the epoch's end left undone belong to no step.
+    return length if length is not None and 0 <= length - usual < 2 * watched.breakdown.batches_per_step else usual
 
 
 def epoch_of(watched: Watched) -> Epoch:

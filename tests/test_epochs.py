@@ -74,7 +74,7 @@ def three_epochs() -> Epochs:
 
 def test_an_epoch_is_its_start_evaluation_checkpoint_logging_and_the_rest():
     cost = epoch_cost(understood(three_epochs()))
-    assert cost.batches == 50
+    assert cost.batches == 6
     assert cost.start == pytest.approx(30 * MS, rel=0.01)  # 20 to make it, 10 of its first wait beyond the usual 1
     assert cost.eval == pytest.approx(40 * MS)
     assert (cost.checkpoint, cost.logging) == (pytest.approx(7 * MS), pytest.approx(4 * MS))
@@ -90,13 +90,24 @@ def test_an_evaluation_every_second_epoch_counts_half_for_each():
 
 
 def test_a_whole_epoch_is_projected_from_its_length():
-    watched = understood(three_epochs())
+    script = Epochs()
+    script.epoch(1)
+    watched = understood(script)
     epoch = epoch_of(watched)
+    assert epoch.batches == 50
     assert epoch.steps == pytest.approx(50 * watched.breakdown.mean)
-    assert epoch.whole == pytest.approx((epoch.steps or 0) + 85 * MS, rel=0.01)
-    assert sum((epoch.shares or {}).values()) == pytest.approx(1)
-    unknown = epoch_of(understood(three_epochs(), length=None))
+    assert epoch.whole == pytest.approx((epoch.steps or 0) + (epoch.start or 0))
+    unknown = epoch_of(understood(script, length=None))
     assert (unknown.steps, unknown.whole, unknown.shares) == (None, None, None)
+
+
+def test_an_epoch_that_was_seen_whole_counts_by_what_it_took():
+    watched = understood(three_epochs(), length=None)
+    epoch = epoch_of(watched)
+    assert epoch.batches == 6
+    assert epoch.whole == pytest.approx(6 * watched.breakdown.mean + 85 * MS, rel=0.01)
+    assert sum((epoch.shares or {}).values()) == pytest.approx(1)
+    assert epoch_of(understood(three_epochs(), length=7)).batches == 7  # the last one led to no update
 
 
 @pytest.mark.parametrize(
