@@ -183,6 +183,12 @@ def test_lines_of_the_phases_and_of_no_weight_are_not_named() -> None:
     assert not [n for n in (1, 2, 5) if f"train.py:{n}" in message]
 
 
+def test_a_line_and_the_comprehensions_on_it_are_one_place() -> None:
+    lines = (HotLine("t.py", 83, "st", 0.02), HotLine("t.py", 83, "<genexpr>", 0.03), HotLine("t.py", 84, "st", 0.04))
+    message = found(other={"python": 0.1}, look=Look(0, 9, loop_lines=lines), **STEP)["host-work-in-loop"].message
+    assert "50 ms at t.py:83, 40 ms at t.py:84" in message
+
+
 def test_where_the_loop_makes_its_batches_no_line_is_taken_for_its_other_work() -> None:
     look = Look(0, 9, loop_lines=(HotLine("train.py", 3, "main", 0.09),))
     case = evidence(other={"python": 0.1}, prepare=0.09, look=look, **STEP)  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fasttrain_doctor.evidence import Evidence, HotLine, Phase
+from fasttrain_doctor.evidence import Evidence, Phase
 from fasttrain_doctor.rules import Finding, Rule
 from fasttrain_doctor.wording import duration, line, place
 
@@ -14,16 +14,18 @@ SAMPLED = 1.25  # times the work that the samples of its lines may exceed it by:
 MOST = 2
 
 
-def _hottest(evidence: Evidence, seconds: float) -> list[HotLine]:
-    """Return the lines that make up the work. One that takes longer than all of it is a phase's, e.g. the loss.
+def _hottest(evidence: Evidence, seconds: float) -> list[tuple[str, float]]:
+    """Return the places that make up the work and what each takes. One that takes longer than all of it is a phase's.
 
     Where the loop makes its batches itself, their lines cannot be told from these: then none is named.
     """
     if evidence.look is None or {Phase.IO, Phase.PREPARE} & set(evidence.breakdown.inferred):
         return []
-    lines = evidence.look.loop_lines
-    inside = [hot for hot in lines if NAMED * seconds <= hot.seconds <= SAMPLED * seconds]
-    return sorted(inside, key=lambda hot: -hot.seconds)[:MOST]
+    sums: dict[str, float] = {}  # a comprehension is a function of its own on the same line
+    for hot in evidence.look.loop_lines:
+        sums[hot.place] = sums.get(hot.place, 0.0) + hot.seconds
+    hottest = sorted(sums.items(), key=lambda one: -one[1])
+    return [(at, took) for at, took in hottest if NAMED * seconds <= took <= SAMPLED * seconds][:MOST]
 
 
 def check(evidence: Evidence) -> Finding | None:
@@ -33,12 +35,12 @@ def check(evidence: Evidence) -> Finding | None:
         return None
     hottest = _hottest(evidence, seconds)
     said = f"the loop's own Python, between the phases, takes {share:.0%} of each step"
-    lines = [f"{duration(hot.seconds)} at {place(hot.place)}" for hot in hottest]
+    lines = [f"{duration(took)} at {place(at)}" for at, took in hottest]
     message = line(said, *(lines or [duration(seconds)]), "do it less often, or on many tensors at once")
     facts: dict[str, object] = {
         "share": share,
         "seconds": seconds,
-        "lines": [f"{hot.place} {hot.function} {duration(hot.seconds)}" for hot in hottest],
+        "lines": [f"{at} {duration(took)}" for at, took in hottest],
     }
     return Finding(message, share, facts)
 
