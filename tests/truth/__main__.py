@@ -109,4 +109,5 @@ def main() -> None:
         write(text)
 
 
-main()
+if __name__ == "__main__":
+    main()

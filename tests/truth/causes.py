@@ -43,7 +43,7 @@ CAUSES = (
         "spread",
         "data",
         "workers",
-        ("input-wait-cpu", "input-wait-io"),
+        ("input-wait-io", *CPU),
         in_data=True,
         with_workers=True,
     ),

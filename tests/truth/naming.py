@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fasttrain_doctor.evidence import Breakdown, Fetches, Look, Phase
 
 TAIL = 0.5  # share of the samples' time that is beyond the usual, from which the slow ones are to blame
-BUSY = 0.9  # share of their time that workers fetch, from which there are too few
+BUSY = 0.8  # share of their time that workers fetch, from which there are too few
 ONE = 0.6  # share of a sample's time that makes one stage the one to blame
 UNNAMED = ("io", "prepare", "item")  # what a finer name may stand for
 
@@ -44,7 +44,12 @@ def excess(said: Said, bases: Sequence[Said]) -> dict[str, float]:
 def amounts(said: Said, bases: Sequence[Said]) -> dict[str, float]:
     """Return ``excess`` with io and prepare under the finest names that the product gives them."""
     out = excess(said, bases)
-    io, prepare = (max(0.0, out.pop(part, 0.0)) for part in ("io", "prepare"))
+    io, prepare = out.pop("io", 0.0), out.pop("prepare", 0.0)
+    if said.breakdown.hidden["prepare"] is not None and said.breakdown.data:
+        # Workers were hidden without a dose: what of the wait is io is told by what they do, not by what it grew from.
+        share = (said.breakdown.phases[Phase.IO] or 0.0) / said.breakdown.data
+        io, prepare = share * (io + prepare), (1 - share) * (io + prepare)
+    io, prepare = max(0.0, io), max(0.0, prepare)
     total = io + prepare
     if not total:
         return out
