@@ -103,16 +103,21 @@ class Transforms:
         try:
             classes: dict[type, Any] = {}
             places: list[tuple[Any, Any, Timer]] = []
+            seen: set[Any] = set()
             for owner, where, key, member in _members(dataset):
-                if id(member) in self._by_id:
+                on_class = _on_class(member)
+                # A function may stand in many places, each of its own; an object is one wherever it stands.
+                place = id(member) if on_class else (id(owner), where)
+                if place in seen:
                     continue
+                seen.add(place)
                 if len(self.timers) >= _MOST and key not in self.timers:
                     self.why = f"there are more than {_MOST} transforms"
                     break
                 timer = self.timers.setdefault(key, Timer(_name(member)))
-                self._by_id[id(member)] = timer
                 self._kept.append(member)
-                if _on_class(member):
+                if on_class:
+                    self._by_id[id(member)] = timer
                     classes[type(member)] = type(member).__call__
                 else:
                     places.append((owner, where, timer))
