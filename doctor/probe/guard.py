@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -80,7 +79,9 @@ def _ignored(run: str) -> tuple[str, ...]:
     named = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "HF_HOME", "HF_HUB_CACHE", "TORCH_HOME", "NUMBA_CACHE_DIR")
     caches += [os.environ[name] for name in named if os.environ.get(name)]
     # The compiler's cache, named for the user; a cold one would make the first trial slower than the others.
-    caches += [_join(tempfile.gettempdir(), "torchinductor_")]
+    # Not asked of `tempfile`: what that imports would hide the user's own modules of the same names.
+    temporary = next((os.environ[name] for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name)), "/tmp")  # noqa: S108
+    caches += [_join(temporary, "torchinductor_")]
     folders = {os.path.realpath(folder) for folder in [*caches, run]}
     return ("/dev/", "/proc/", "/sys/", *(f if f.endswith("torchinductor_") else f + "/" for f in sorted(folders)))
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from fasttrain_doctor.probe import state
+from fasttrain_doctor.probe import state, unseen
 
 
 class _Import:
@@ -24,7 +24,11 @@ class _Import:
             execute, then = spec.loader.exec_module, self.then
 
             def exec_module(module: Any) -> None:
-                execute(module)
+                try:
+                    execute(module)
+                except BaseException as error:
+                    unseen.strip(error)
+                    raise
                 try:
                     then(module)
                 except Exception as error:

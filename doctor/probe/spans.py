@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+from types import MethodType
 from typing import Any
 
 from fasttrain_doctor.probe import state, unseen
@@ -64,6 +65,21 @@ def _patch(owner: Any, names: tuple[str, ...], span: Span) -> None:
             setattr(owner, name, _wrap(original, span))
 
 
+def _patch_print() -> None:
+    """Hook ``print`` by what is no function of Python's: as an attribute of a class it must not become a method."""
+    spanned = _wrap(builtins.print, Span.LOGGING)
+
+    @unseen.wraps(builtins.print)
+    def called(_: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return spanned(*args, **kwargs)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
+
+    builtins.print = MethodType(called, builtins)
+
+
 _gc_open, _gc_asked = 0, False
 _gc_count, _gc_threshold, _gc_on = gc.get_count, gc.get_threshold, gc.isenabled
 
@@ -103,7 +119,7 @@ def install() -> None:
 
     _patch(torch, ("save",), Span.CHECKPOINT)
     _patch(logging.Logger, ("handle",), Span.LOGGING)
-    _patch(builtins, ("print",), Span.LOGGING)
+    _patch_print()
     if torch.distributed.is_available():
         _patch(torch.distributed, _COLLECTIVES, Span.COLLECTIVE)
     gc.callbacks.append(_collected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import islice
+from types import MethodType
 from typing import Any
 
 from fasttrain_doctor.probe import describe, state, unseen
@@ -20,17 +21,23 @@ _GRAD, _EVAL, _TRAINS, _LOSS = int(Call.GRAD), int(Call.EVAL), int(Call.TRAINS),
 
 _roots: dict[type, Any] = {}  # class -> its own __call__ in its __dict__, or None
 _nested: Counter[type] = Counter()  # calls inside other modules while every call was looked at
-_class_wide: Any = None
+_class_wide: Any = None  # torch's own call, while every module's is looked at
+_looks_at_all: Any = None  # what stands in its place
 
 
-def _call(original: Any) -> Any:
+def _call(original: Any, heir: type | None = None) -> Any:
+    """Hook a call. ``heir``: a class without one of its own, whose bases are asked each time: others patch them too."""
+
     @unseen.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
+            if _compiling():  # before all else: what is looked at while compiling is guarded
+                return original(self, *args, **kwargs)
+            call = MethodType(original, self) if heir is None else super(heir, self).__call__
             inside = state.inside
             loop = state.loop
-            if _compiling() or inside.depth or loop.off:  # in this order: what is looked at while compiling is guarded
-                return original(self, *args, **kwargs)
+            if inside.depth or loop.off:
+                return call(*args, **kwargs)
             try:
                 grad = _grad_enabled()
                 serial, trains = _known(self, grad)
@@ -40,11 +47,11 @@ def _call(original: Any) -> Any:
                 waited, others = accounting(t0, cpu0) if loop.unasked else (0, 0)
             except Exception as error:
                 state.degraded("forward", error)
-                return original(self, *args, **kwargs)
+                return call(*args, **kwargs)
             inside.depth += 1
             gave = None
             try:
-                gave = original(self, *args, **kwargs)
+                gave = call(*args, **kwargs)
                 return gave
             finally:
                 inside.depth -= 1
@@ -79,6 +86,8 @@ def _learning(original: Any) -> Any:
         try:
             if not _compiling() and state.inside.depth:
                 _nested[type(self)] += 1
+                return original(self, *args, **kwargs)
+            if _class_wide is None:  # another wrapper holds this one: it could not be taken away
                 return original(self, *args, **kwargs)
             return outermost(self, *args, **kwargs)
         except BaseException as error:
@@ -131,12 +140,14 @@ def learn_done() -> None:
         return
     import torch
 
-    torch.nn.Module.__call__ = _class_wide  # type: ignore[method-assign]
-    for cls in _worth_it():
-        if "__call__" in cls.__dict__:
-            _roots[cls] = cls.__dict__["__call__"]
-        setattr(cls, "__call__", _call(cls.__call__))  # noqa: B010  mypy takes it for a method
+    if torch.nn.Module.__call__ is _looks_at_all:  # else the script has wrapped it meanwhile
+        torch.nn.Module.__call__ = _class_wide  # type: ignore[method-assign]
     _class_wide = None
+    for cls in _worth_it():
+        own = "__call__" in cls.__dict__
+        if own:
+            _roots[cls] = cls.__dict__["__call__"]
+        setattr(cls, "__call__", _call(cls.__call__, None if own else cls))  # noqa: B010  mypy takes it for a method
 
 
 def _worth_it() -> list[type]:
@@ -334,6 +345,7 @@ def _on_compile(*_: Any) -> None:
     """Take the class-wide hook off before dynamo looks at ``Module.__call__``: no guard and no graph break is ours."""
     try:
         learn_done()
+        unseen.skip_when_compiling()
     except Exception as error:
         state.degraded("compile", error)
 
@@ -348,7 +360,7 @@ def install_steps() -> None:
 
 def install() -> None:
     """Hook forward, backward, optimizer steps, zero_grad and gradient scalers (torch 2.4 to 2.14)."""
-    global _class_wide, _grad_enabled, _compiling, _tensor, _nodes
+    global _class_wide, _looks_at_all, _grad_enabled, _compiling, _tensor, _nodes
     import torch
     from torch.amp.grad_scaler import GradScaler
     from torch.optim.optimizer import Optimizer
@@ -364,6 +376,7 @@ def install() -> None:
     torch.autograd.backward = _wrap_backward(torch.autograd.backward)
     torch.autograd.grad = _wrap_backward(torch.autograd.grad)
     _class_wide = torch.nn.Module.__call__
-    torch.nn.Module.__call__ = _learning(_class_wide)  # type: ignore[method-assign]
+    _looks_at_all = _learning(_class_wide)
+    torch.nn.Module.__call__ = _looks_at_all  # type: ignore[method-assign]
     on_import("fastai.optimizer", _hook_fastai)
     on_import("torch._dynamo.callback", lambda module: module.on_compile_start(_on_compile))

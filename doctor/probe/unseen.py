@@ -37,14 +37,21 @@ def pass_over(function: Any) -> Any:
 
 
 def strip(error: BaseException) -> None:
-    """Take the frame that has caught ``error`` out of its traceback; follow with a bare ``raise``.
+    """Take the frame that has caught ``error`` out of its traceback, and hooks' own errors out of its context.
 
+    Follow it with a bare ``raise``.
     The interpreter adds a frame to a traceback where an error is raised or comes out of a call, but not where it is
     re-raised by a bare ``raise`` or the end of a ``finally`` (CPython 3.8 to 3.14): the caller's frame comes next.
     """
     trace = error.__traceback__
     if trace is not None:
         error.__traceback__ = trace.tb_next
+    while error.__context__ is not None:  # a hook that failed has gone on where it caught its own error
+        inner = error.__context__
+        if inner.__traceback__ is not None and inner.__traceback__.tb_frame.f_code.co_filename == FILE:
+            error.__context__ = inner.__context__
+        else:
+            error = inner
 
 
 def skip_when_compiling() -> None:

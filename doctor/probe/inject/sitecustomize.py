@@ -17,22 +17,22 @@ sys.dont_write_bytecode, _wrote = True, sys.dont_write_bytecode
 
 
 def _take_ourselves_out() -> None:
-    """Take this folder off ``sys.path`` (it stays on PYTHONPATH for children) and run the user's own sitecustomize."""
+    """Take this folder off ``sys.path`` (it stays on PYTHONPATH for children) and run the user's own sitecustomize.
+
+    Raises:
+        ImportError: there is none, which ``site`` takes as it always does: no module of that name is left.
+    """
+    import importlib
     import importlib.machinery
     import os
 
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
-    if spec is not None and spec.loader is not None:
-        ours = sys.modules.pop("sitecustomize", None)
-        try:
-            import importlib
-
-            importlib.import_module("sitecustomize")
-        finally:
-            if "sitecustomize" not in sys.modules and ours is not None:
-                sys.modules["sitecustomize"] = ours
+    if spec is None or spec.loader is None:
+        raise ImportError("there is no other", name="sitecustomize")
+    sys.modules.pop("sitecustomize", None)
+    importlib.import_module("sitecustomize")
 
 
 class _Package:
@@ -89,7 +89,12 @@ class _Armed:
         module.__loader__ = self.loader
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader
-        self.loader.exec_module(module)
+        try:
+            self.loader.exec_module(module)
+        except BaseException as error:
+            if error.__traceback__ is not None:
+                error.__traceback__ = error.__traceback__.tb_next  # this frame's own
+            raise
         try:
             from fasttrain_doctor.probe.arm import arm
 
