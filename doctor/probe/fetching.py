@@ -9,6 +9,7 @@ from typing import Any
 
 from fasttrain_doctor.probe import describe, items, looking, state, unseen
 from fasttrain_doctor.probe.accounting import others, queue
+from fasttrain_doctor.probe.compute_pool import pool as computing
 from fasttrain_doctor.probe.items import Draws, Items, Samples
 from fasttrain_doctor.probe.recorder import clock, thread_clock
 from fasttrain_doctor.records import Kind
@@ -18,7 +19,7 @@ _FETCH, _ITEMS, _BETWEEN = int(Kind.FETCH), int(Kind.ITEMS), int(Kind.BETWEEN)  
 _RNG_LOOKS = 6  # fetches on which the random states are compared: each costs about 20 us
 
 # GNU OpenMP's threads spin before they sleep (GOMP_SPINCOUNT): after a parallel region of the training they burn CPU
-# for up to this long each, which is nobody's decoding.
+# for up to this long each, which is nobody's decoding. Only counted with until it is known which threads those are.
 _SPIN_NS = 15_000_000
 
 # A fetch that was blocked for no more than this, which is what reading its clocks takes, and this share of it computed.
@@ -49,7 +50,7 @@ _looks = 0
 
 
 class _Moment:
-    """The clocks of this process and thread at one moment, in ns."""
+    """The clocks of this process, less those of threads that compute for the training, and of this thread, in ns."""
 
     __slots__ = ("cpu", "feeder", "process", "python", "python_queue", "queue", "time")
 
@@ -66,7 +67,7 @@ def _begin() -> _Moment:
     """Read the moment itself last: what is read before it is none of the fetch's."""
     moment = _Moment()
     moment.python, moment.python_queue = others.look()
-    moment.process = _process_clock()
+    moment.process = _process_clock() - computing.burnt()
     moment.cpu = cpu = thread_clock()
     moment.queue = queue.at(clock(), cpu)
     moment.time = clock()
@@ -140,11 +141,11 @@ def _write(begun: _Moment, t1: int, cpu1: int, samples: Samples, in_worker: bool
     if blocked <= _UNBLOCKED_NS + (t1 - t0) * _UNBLOCKED:
         waited, pool = 0, blocked
     else:
-        process = _process_clock() - begun.process
+        process = _process_clock() - computing.burnt() - begun.process
         python, python_queue = others.look()
         python -= begun.python
         native = max(0, process - (cpu1 - cpu0) - python)
-        if not in_worker:  # a worker runs one intra-op thread: nothing spins there
+        if computing.looking and not in_worker:  # a worker runs one intra-op thread: nothing spins there
             native = max(0, native - _SPIN_NS * (_threads() - 1))
         queue1 = queue.at(t1, cpu1)
         waited = -1 if begun.queue < 0 or queue1 < 0 else queue1 - begun.queue
@@ -184,5 +185,6 @@ def after_fork() -> None:
     global _looks, _ended
     queue.after_fork()
     others.after_fork()
+    computing.after_fork()
     _looks = 0
     _ended = None

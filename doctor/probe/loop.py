@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fasttrain_doctor.probe import state, window
+from fasttrain_doctor.probe.compute_pool import pool
 from fasttrain_doctor.probe.recorder import clock, thread_clock
 from fasttrain_doctor.records import Call, Interval, Kind, Mark
 
@@ -167,6 +168,8 @@ class Loop:
         if self.device is not None:
             self._forward = False
             self._mark(Interval.FORWARD)
+        if pool.looking and self._in_backward:
+            pool.before(clock())
         if self.losses is not None:
             self._keep_loss(args, kwargs)
         if self.on_backward is not None:
@@ -189,6 +192,8 @@ class Loop:
             return
         if self.device is not None:
             self._mark(Interval.BACKWARD)
+        if pool.looking:
+            pool.after(clock())
         self._in_backward = False
         self.backwards += 1
         self.training |= self._asked
