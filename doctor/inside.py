@@ -47,7 +47,10 @@ def hot_lines(found: Sequence[evidence.HotLine]) -> list[HotLine]:
 
 
 def _code(file: str, line: int) -> str | None:
-    text = linecache.getline(file, line).strip()
+    try:
+        text = linecache.getline(file, line).strip()
+    except ValueError:  # a name that no file can have: code made at run time
+        return None
     return redact(text)[:_LONGEST] if text else None
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fasttrain_doctor.case import Case
 from fasttrain_doctor.diagnosis import LOOKED_AT, Diagnosis
-from fasttrain_doctor.evidence import HotLine, Look
+from fasttrain_doctor.evidence import Evidence, HotLine, Look
 from fasttrain_doctor.gather import Watched
+from fasttrain_doctor.inside import pressure_facts
+from fasttrain_doctor.reports import console
+from fasttrain_doctor.reports.view import view
 from fasttrain_doctor.sampling import Sample
-from tests.evidence_samples import CPU, FETCHES, LOOK
+from fasttrain_doctor.schema import decode
+from tests.evidence_samples import CPU, FETCHES, LOOK, evidences
 from tests.test_epochs import three_epochs, understood
 
 
@@ -88,3 +96,19 @@ def test_what_the_look_and_the_records_show_is_public(tmp_path: Path):
     assert loader.fetches.median == FETCHES.median
     assert diagnosis.loop.hot_lines[0].line == 9
     assert pressure.io == 0.5
+
+
+WATCHED = understood(three_epochs())
+
+
+@given(evidences(), st.floats(0, 1))
+@settings(max_examples=60)
+def test_whatever_was_seen_can_be_shown(evidence: Evidence, contention: float):
+    watched = replace(WATCHED, fetches=evidence.fetches)
+    made = case(watched, look=evidence.look).diagnosis()
+    diagnosis = replace(made, pressure=pressure_facts(evidence.pressure), contention=contention)
+    shown = view(diagnosis)
+    assert max(len(line) for line in console.text(shown).splitlines()) <= 80
+    for bar in (*shown.outside, *([shown.sample] if shown.sample else [])):
+        assert sum(segment.width for segment in bar.segments) == pytest.approx(1)
+    assert decode(json.loads(msgspec.json.encode(diagnosis))).loader == diagnosis.loader
