@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install
 
-.PHONY: demo test lint types unit bench-workers bench-fixes format clean
+.PHONY: demo test lint types unit bench-workers bench-fixes bench-overhead format clean
 
 demo: .venv/.vision
 	$(BIN)/fasttrain-doctor demo
@@ -33,6 +33,9 @@ bench-fixes: .venv/.test
 	$(BIN)/python -m tests.measure_fixes workers
 	$(BIN)/python -m tests.measure_fixes fused
 	$(BIN)/python -m tests.measure_fixes amp
+
+bench-overhead: .venv/.test
+	$(BIN)/python -m tests.bench_overhead
 
 format: .venv/.test
 	$(BIN)/ruff format .
