@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import gc
-from types import MethodType
+import sys
 from typing import Any
 
 from fasttrain_doctor.probe import state, unseen
@@ -62,22 +62,37 @@ def _patch(owner: Any, names: tuple[str, ...], span: Span) -> None:
     for name in names:
         original = getattr(owner, name, None)
         if callable(original):
-            setattr(owner, name, _wrap(original, span))
+            spanned = _wrap(original, span)
+            setattr(owner, name, spanned)
+            # Where it was made as well: pickled by name, it must be found to be the same there.
+            home = sys.modules.get(getattr(original, "__module__", None) or "")
+            if getattr(home, name, None) is original:
+                setattr(home, name, spanned)
 
 
-def _patch_print() -> None:
-    """Hook ``print`` by what is no function of Python's: as an attribute of a class it must not become a method."""
-    spanned = _wrap(builtins.print, Span.LOGGING)
+class _Print:
+    """Stands in for ``print``. No function of Python's: as an attribute of a class that one would become a method."""
 
-    @unseen.wraps(builtins.print)
-    def called(_: Any, *args: Any, **kwargs: Any) -> Any:
+    def __init__(self, original: Any) -> None:
+        told = {name: getattr(original, name) for name in ("__doc__", "__module__", "__name__", "__qualname__")}
+        self.__dict__.update(told, __wrapped__=original, _spanned=_wrap(original, Span.LOGGING))
+
+    @unseen.pass_over
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return spanned(*args, **kwargs)
+            return self._spanned(*args, **kwargs)
         except BaseException as error:
             unseen.strip(error)
             raise
 
-    builtins.print = MethodType(called, builtins)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    def __repr__(self) -> str:
+        return repr(self.__wrapped__)
+
+    def __reduce__(self) -> str:
+        return str(self.__name__)  # copied and pickled as a global is: by its name
 
 
 _gc_open, _gc_asked = 0, False
@@ -119,7 +134,7 @@ def install() -> None:
 
     _patch(torch, ("save",), Span.CHECKPOINT)
     _patch(logging.Logger, ("handle",), Span.LOGGING)
-    _patch_print()
+    builtins.print = _Print(builtins.print)
     if torch.distributed.is_available():
         _patch(torch.distributed, _COLLECTIVES, Span.COLLECTIVE)
     gc.callbacks.append(_collected)

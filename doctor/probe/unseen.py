@@ -59,7 +59,7 @@ def skip_when_compiling() -> None:
 
     Called from a compiled function they are still looked through. Called again for modules that came since.
     """
-    from torch._C._dynamo.eval_frame import skip_code
+    from torch._dynamo.eval_frame import skip_code  # torch 2.0 to 2.14
 
     for name, module in list(sys.modules.items()):
         if name.startswith("fasttrain_doctor"):
