@@ -173,10 +173,11 @@ def fetch(original: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
         return original(fetcher, index)
     try:
         samples = look.open(thread, fetcher)
+        queue0 = queue.read()  # a read itself
         look.counter.begin()
         opens = looking_files.opened()
         looking_files.count(thread, True)
-        queue0, cpu0, t0 = queue.read(), thread_clock(), clock()
+        cpu0, t0 = thread_clock(), clock()
     except Exception as error:
         state.degraded("look", error)
         look.inside.pop(thread, None)
@@ -188,13 +189,14 @@ def fetch(original: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
         looking_files.count(thread, False)
         raise
     try:
-        t1, cpu1, queue1 = clock(), thread_clock(), queue.read()
+        t1, cpu1 = clock(), thread_clock()
         looking_files.count(thread, False)
         opens = looking_files.opened() - opens
         look.inside.pop(thread, None)
+        reads, queue1 = look.counter.end(), queue.read()
         count = len(index) if isinstance(index, (list, tuple)) else 1
         busy = None if queue0 < 0 or queue1 < 0 else cpu1 - cpu0 + queue1 - queue0
-        look.close(samples, count, t1 - t0, busy, opens, look.counter.end())
+        look.close(samples, count, t1 - t0, busy, opens, reads)
     except Exception as error:
         state.degraded("look", error)
     return data

@@ -10,6 +10,9 @@ from typing import Any
 
 _MOST_THREADS = 32
 
+# The ends of the names of threads that pass batches on: what they read is between processes.
+_PASSING = ("QueueFeederThread", "(_serve)", "(_pin_memory_loop)")
+
 
 @dataclass(slots=True)
 class Reads:
@@ -58,8 +61,8 @@ class Counter:
         return total
 
     def _threads(self) -> list[int]:
-        active = list(threading._active.values())  # type: ignore[attr-defined]
-        return [t.native_id for t in active[:_MOST_THREADS] if t.native_id is not None]
+        active = list(threading._active.values())[:_MOST_THREADS]  # type: ignore[attr-defined]
+        return [t.native_id for t in active if t.native_id is not None and not t.name.endswith(_PASSING)]
 
     def _read(self, native: int) -> Reads | None:
         fd = self._fds.get(native)
