@@ -150,6 +150,8 @@ def _write(begun: _Moment, t1: int, cpu1: int, samples: Samples, in_worker: bool
         queue1 = queue.at(t1, cpu1)
         waited = -1 if begun.queue < 0 or queue1 < 0 else queue1 - begun.queue
         pool = python + python_queue - begun.python_queue + native
+        if in_worker:  # the batch before this one is being sent meanwhile: nobody waits for that here
+            pool = max(0, pool - (others.feeder() - begun.feeder))
     write(_FETCH, in_worker, loader, t0, t1, cpu0, cpu1, waited, pool, samples.count)
     marks = samples.marks
     if len(marks) > 1:
