@@ -68,7 +68,8 @@ class Hooks:
         training._seen.clear()
         training._nested.clear()
         training._class_wide = self._armed
-        nn.Module.__call__ = training._learning(self._armed)  # type: ignore[method-assign]
+        training._looks_at_all = training._learning(self._armed)
+        nn.Module.__call__ = training._looks_at_all  # type: ignore[method-assign]
         self._changed = self._difference()
         state.loop = Loop(None)
         state.loop.program = Steps("observe", 10**9, 0.0)

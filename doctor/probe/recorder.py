@@ -109,7 +109,7 @@ class Recorder:
                 if self._fd < 0:
                     path = os.path.join(self.folder, f"{os.getpid()}.rec")
                     self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                room = self._room + max(_CHUNK, min(self._room, 1 << 20))
+                room = min(self._room + max(_CHUNK, min(self._room, 1 << 20)), self._bound())
                 # Reserve the blocks first: a store into a hole of a full disk would kill the user's process (SIGBUS).
                 os.posix_fallocate(self._fd, 0, room)
                 fresh = self._map is None

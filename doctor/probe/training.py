@@ -14,7 +14,7 @@ from fasttrain_doctor.probe.recorder import clock, thread_clock
 from fasttrain_doctor.records import Call, Kind
 
 _UPDATES_TO_LEARN = 3  # how long every module call is looked at before only the roots' classes are
-_MOST_NESTED = 64  # calls an update inside other modules, each of which a hook on their class costs 0.3 us
+_MOST_NESTED = 32  # calls an update inside other modules, each of which a hook on their class costs half a microsecond
 # An Enum's members are slow to reach, and their arithmetic slower still.
 _FORWARD, _BACKWARD, _OPTIMIZER = int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.OPTIMIZER)
 _GRAD, _EVAL, _TRAINS, _LOSS = int(Call.GRAD), int(Call.EVAL), int(Call.TRAINS), int(Call.LOSS)
@@ -28,7 +28,7 @@ _looks_at_all: Any = None  # what stands in its place
 def _call(original: Any, heir: type | None = None) -> Any:
     """Hook a call. ``heir``: a class without one of its own, whose bases are asked each time: others patch them too."""
 
-    @unseen.wraps(original)
+    @unseen.wraps(original, compiled=True)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             if _compiling():  # before all else: what is looked at while compiling is guarded
@@ -81,7 +81,7 @@ def _learning(original: Any) -> Any:
     """Hook every module's call, and count those inside others."""
     outermost = _call(original)
 
-    @unseen.wraps(original)
+    @unseen.wraps(original, compiled=True)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             if not _compiling() and state.inside.depth:
