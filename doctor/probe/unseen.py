@@ -20,19 +20,25 @@ _skipped: set[CodeType] = set()
 FILE = "<fasttrain_doctor, passed over like importlib._bootstrap>"
 
 
-def wraps(original: Any) -> Callable[[Any], Any]:
-    """Return ``functools.wraps(original)`` for a function whose frame counts as none where a warning is placed."""
+def wraps(original: Any, *, compiled: bool = False) -> Callable[[Any], Any]:
+    """Return ``functools.wraps(original)`` for a function whose frame counts as none where a warning is placed.
+
+    Args:
+        original: what the function stands in for.
+        compiled: whether torch may compile it: a module's call, which is where ``torch.compile(module)`` begins.
+    """
 
     def made(function: Any) -> Any:
-        return functools.wraps(original)(pass_over(function))
+        return functools.wraps(original)(pass_over(function, compiled=compiled))
 
     return made
 
 
-def pass_over(function: Any) -> Any:
+def pass_over(function: Any, *, compiled: bool = False) -> Any:
     """Let warnings pass over this function's frame; returns the function."""
     function.__code__ = function.__code__.replace(co_filename=FILE)
-    _hooks.add(function.__code__)
+    if not compiled:
+        _hooks.add(function.__code__)
     return function
 
 
