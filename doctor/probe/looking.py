@@ -100,16 +100,16 @@ class Look:
 
     def _run(self) -> None:
         looking_files.ours(_ident())
-        with at_once():
-            try:
-                self.sampler.run()
-            except Exception as error:
-                state.degraded("look", error)
-            finally:
-                self.ended = True
-                self.transforms.take_off()
-                self._over.release()
-            if not self.main:
+        try:
+            self.sampler.run()
+        except Exception as error:
+            state.degraded("look", error)
+        finally:
+            self.ended = True
+            self.transforms.take_off()
+            self._over.release()
+        if not self.main:
+            with at_once():  # each file read would else wait for the worker's own computing
                 self.finish()
 
     def finish(self) -> None:

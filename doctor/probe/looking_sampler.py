@@ -28,6 +28,8 @@ _read_clock = time.clock_gettime_ns
 PERIOD = 0.001  # seconds
 _SWITCH = 0.0001  # seconds until a thread in pure Python lets the sampler in; the interpreter's default is 5 ms
 _LONGEST = 0.02  # seconds between samples: one that was held up itself is followed by the next all the same
+_UNDISTURBED = 150_000_000  # ns in which it is seen whether other threads compute
+_COMPETES = 0.1  # share of that time which they then take
 _SHARE = 0.1  # most of the time that sampling may take
 DEPTH = 160  # innermost frames of a stack
 _MOST = 16_000  # samples of one process
@@ -180,18 +182,27 @@ class Sampler:
     outside: list[tuple[int, Sample]] = field(default_factory=list)  # with the thread's identity
     codes: dict[int, tuple[CodeType, dict[str, Any]]] = field(default_factory=dict)  # with their globals
     count: int = 0
+    rivals: int = 0  # CPU ns of the threads that are neither always sampled nor fetch
     _known: dict[int, _Known] = field(default_factory=dict)
 
     def run(self) -> None:
         """Sample; to be called in a thread of its own."""
         own = threading.get_ident()
-        last, held = clock(), 0
+        began = last = clock()
+        held = 0
         try:
-            while not self.over() and self.count < _MOST:
-                _sleep(min(_LONGEST, max(PERIOD, held / 1e9 * (1 / _SHARE - 1))))
-                now = clock()
-                self._sample(own, now - last, held)
-                last, held = now, clock() - now
+            with contextlib.ExitStack() as sooner:
+                decided = False
+                while not self.over() and self.count < _MOST:
+                    _sleep(min(_LONGEST, max(PERIOD, held / 1e9 * (1 / _SHARE - 1))))
+                    now = clock()
+                    self._sample(own, now - last, held)
+                    last, held = now, clock() - now
+                    if not decided and now - began > _UNDISTURBED:
+                        decided = True
+                        # Threads that compete for the interpreter would wait for it less than they usually do.
+                        if self.rivals < _COMPETES * (now - began):
+                            sooner.enter_context(at_once())
         finally:
             for known in self._known.values():
                 for fd in (known.syscall, known.schedstat):
@@ -199,9 +210,9 @@ class Sampler:
                         os.close(fd)
             self._known.clear()
 
-    def _sample(self, own: int, wall: int, held: int) -> None:
+    def _sample(self, sampler: int, wall: int, held: int) -> None:
         frames = sys._current_frames()
-        threads = self._threads(own)
+        threads = self._threads(sampler)
         keys: dict[int, Key] = {}
         for ident in threads:
             frame = frames.get(ident)
@@ -213,6 +224,8 @@ class Sampler:
         skips, after = self.skips(), self.after()
         spent = {ident: self._spent(threads[ident], wall) for ident in keys}
         computed = sum(cpu for cpu, _ in spent.values() if cpu > 0)
+        own = {*self.threads, *self.inside}
+        self.rivals += sum(cpu for ident, (cpu, _) in spent.items() if cpu > 0 and ident not in own)
         for ident, key in keys.items():
             cpu, blocked = spent[ident]
             if cpu < 0:
