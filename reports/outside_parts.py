@@ -74,7 +74,13 @@ def costs(diagnosis: Diagnosis) -> tuple[Fact, ...]:
 
 def lines(diagnosis: Diagnosis) -> tuple[str, ...]:
     """Return the summary's lines on a busy machine, start-up, epochs and ranks: those that are worth a word."""
-    found = (_busy_line(diagnosis), _start_line(diagnosis), _epoch_line(diagnosis), ranks(diagnosis))
+    found = (
+        _busy_line(diagnosis),
+        _falling_line(diagnosis),
+        _start_line(diagnosis),
+        _epoch_line(diagnosis),
+        ranks(diagnosis),
+    )
     return tuple(said for said in found if said)
 
 
@@ -84,6 +90,16 @@ def _busy_line(diagnosis: Diagnosis) -> str:
     return (
         f"the training thread waited for a CPU {words.share(diagnosis.queued)} of the time: "
         "these times are those of a machine as busy as it was"
+    )
+
+
+def _falling_line(diagnosis: Diagnosis) -> str:
+    if diagnosis.trend is None or diagnosis.trend >= 0:
+        return ""
+    steps = f" of {words.count(diagnosis.steps.measured, 'step')}" if diagnosis.steps else ""
+    return (
+        f"steps were still getting shorter, by {words.share(-diagnosis.trend)} over the window{steps}: "
+        "watch more of them with --steps"
     )
 
 

@@ -225,6 +225,9 @@ def test_a_busy_machine_is_said_to_be_one():
     assert view(replace(SUCCESS, queued=0.46)).outside_lines[0] == (
         "the training thread waited for a CPU 46% of the time: these times are those of a machine as busy as it was"
     )
+    assert view(replace(SUCCESS, trend=-0.2)).outside_lines[0] == (
+        "steps were still getting shorter, by 20% over the window of 60 steps: watch more of them with --steps"
+    )
     grown = {fact.label: fact.text for fact in view(replace(SUCCESS, queued=None, trend=0.31)).facts}
     assert grown["the step grew by"] == "31%"
     assert "waited for a CPU" not in grown
