@@ -12,8 +12,9 @@ from fasttrain_doctor.probe.loop import Loop
 from fasttrain_doctor.probe.recorder import Recorder, clock
 from fasttrain_doctor.records import Kind
 
-_ROUNDS, _CALLS = 5, 40
+_CALLS = 40
 _SAMPLES = 64
+_elsewhere = bytearray(1 << 20)  # read and written between two calls
 
 
 class _Fetcher:
@@ -30,7 +31,7 @@ def measure() -> dict[str, float]:
     About 10 ms; nothing else of this process is recorded meanwhile.
     """
     loop, recorder = state.loop, state.recorder
-    state.loop, state.recorder = Loop(None), Recorder.scratch(_ROUNDS * _CALLS * 8)
+    state.loop, state.recorder = Loop(None), Recorder.scratch(_CALLS * 8)
     try:
         call = training._wrap_zero_grad(_nothing, int(Kind.ZERO_GRAD))
         fetch = fetching._wrap(_Fetcher.fetch, "dataset", Items)
@@ -49,11 +50,11 @@ def _nothing(_: Any) -> None:
 
 
 def _time(call: Callable[[], Any]) -> float:
-    """Return the median ns of a call over a few rounds."""
+    """Return the median ns of a call that finds nothing in the CPU's caches, as between two phases of a step."""
     took = []
-    for _ in range(_ROUNDS):
+    for _ in range(_CALLS):
+        bytes(_elsewhere)
         began = clock()
-        for _ in range(_CALLS):
-            call()
-        took.append((clock() - began) / _CALLS)
+        call()
+        took.append(clock() - began)
     return statistics.median(took)
