@@ -114,10 +114,11 @@ def break_down(
     # Made by hand, an update ends where nothing tells it from the making of the next batch.
     blurred = steps.found_by == "update" and not elsewhere
     before_forward = None if by_loader else "data" if elsewhere else "python" if blurred else "made"
+    unseen = steps.found_by == "backward" and not any(r.kind is Kind.UPDATE and r.flag for r in mine)
     totals: Counter[str] = Counter()
     local: dict[int, Record] = {}
     for step, records in zip(chosen.measured, overlapping(mine, chosen.measured), strict=True):
-        pieces = cut(step, records, steps.loaders, before_forward, by_hand=steps.found_by == "backward")
+        pieces = cut(step, records, steps.loaders, before_forward, by_hand=unseen)
         _add(totals, pieces, _blocked(pieces, records), made=before_forward == "made")
         local |= {r.t0: r for p in pieces if p.label == "data" and (r := p.record) and r.kind is Kind.FETCH}
     own, remote = fetching(local.values()), fetching(elsewhere)
@@ -137,7 +138,11 @@ def break_down(
         Phase.BACKWARD: per.get("backward", 0.0),
         Phase.OPTIMIZER: per.get("optimizer", 0.0),
     }
-    data = None if blurred and not totals["data"] else (totals["data"] + totals["made"]) / 1e9 / count
+    data = (
+        None
+        if blurred and not totals["data"] and not totals["made"]
+        else (totals["data"] + totals["made"]) / 1e9 / count
+    )
     if device is not None:
         out, data = _on_device(out, data, device)
         other["python"] = 0.0

@@ -62,7 +62,7 @@ def cut(
         records: records of the training thread that overlap or touch it, ordered by start, outer before inner.
         training: numbers of the training loaders.
         before_forward: the label of what precedes a forward where the loop asks no loader, else None.
-        by_hand: the update is the script's own: what follows the last backward.
+        by_hand: the update is the script's own and not seen: it is taken for what follows the last backward.
     """
     flat = _innermost(records, step.start, step.end)
     evaluation = _evaluation(records, step, training, before_forward is None)
@@ -177,6 +177,11 @@ def _gap(flat: Sequence[Piece], i: int, before_forward: str | None, by_hand: boo
     the next batch is made before a forward, or after one that gave the loss itself.
     """
     asks = before_forward is None
+    updated = _update_by_hand(flat, i)
+    if updated is not None:
+        before_forward = "made" if updated and before_forward == "python" else before_forward
+        if not updated:
+            return "python"
     before = _neighbour(flat, i, -1, _TELLING, asks)
     after = _neighbour(flat, i, 1, _TELLING, asks)
     computes = _neighbour(flat, i, 1, _COMPUTING, asks)
@@ -198,6 +203,16 @@ def _gap(flat: Sequence[Piece], i: int, before_forward: str | None, by_hand: boo
     if before_forward is not None and (before is None or before.kind in _ENDING):
         return before_forward
     return "python"
+
+
+def _update_by_hand(flat: Sequence[Piece], i: int) -> bool | None:
+    """Return whether an update by hand lies before a gap, False where it lies after it, None where there is none."""
+    for pieces, lies_before in ((reversed(flat[:i]), True), (iter(flat[i + 1 :]), False)):
+        near = (p.record for p in pieces if p.record is not None and p.record.kind in _TELLING | {Kind.UPDATE})
+        found = next(near, None)
+        if found is not None and found.kind is Kind.UPDATE and found.flag:
+            return lies_before
+    return None
 
 
 def _loss_is_there(before: Record, after: Record) -> bool:

@@ -20,7 +20,10 @@ _ASKED_ENOUGH = 0.5  # of the updates must follow a request, else the loader has
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: ``start`` and ``end`` in ns; ``paused`` ns inside it were the parent's commands."""
+    """One step: ``start`` and ``end`` in ns; ``paused`` ns inside it were the parent's commands.
+
+    ``first_of_epoch`` also marks those before updates by hand began to be seen: they tell less than others, too.
+    """
 
     start: int
     end: int
@@ -75,6 +78,8 @@ def find_steps(process: Process) -> Steps:
         anchor = _anchor(updates) if by_optimizer else None
         steps = _by_updates(updates, anchor, requests)
         found_by = "optimizer" if by_optimizer else "update"
+        seen = next((r.t0 for r in mine if r.kind is Kind.UPDATE and r.flag), 0)
+        steps = [replace(s, first_of_epoch=s.start < seen and s.end <= seen) for s in steps]
     return Steps(tuple(_with_pauses(steps, pauses)), found_by, thread, loaders, anchor, others)
 
 

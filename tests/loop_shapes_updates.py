@@ -24,9 +24,16 @@ def _optimizer_is_seen(seen: Seen) -> None:
 
 
 def _update_by_hand(seen: Seen) -> None:
-    """Nothing but the update lies between the backward and the next batch."""
+    """Seen by its changes in place, it is not what else comes after the backward."""
+    assert 0 < seen.phase(Phase.OPTIMIZER) < seen.phase(Phase.OTHER)
+    assert seen.phase(Phase.OTHER) > 0.0015
+    assert seen.breakdown.inferred == ()
+
+
+def _update_inferred(seen: Seen) -> None:
+    """What comes after the backward is taken for the update, which changes no parameter in place."""
     assert seen.phase(Phase.OPTIMIZER) > 0
-    assert "optimizer" in seen.breakdown.inferred
+    assert seen.breakdown.inferred == ("optimizer",)
 
 
 def _one_backward_a_step(seen: Seen) -> None:
@@ -117,11 +124,13 @@ SHAPES = [
         net = Net()
         for x, y in DataLoader(Points(), batch_size=4):
             net.zero_grad(); loss_of(net(x), y).backward()
+            time.sleep(0.002)
             with torch.no_grad():
                 for p in net.parameters(): p.data.add_(p.grad, alpha=-0.1)
         """,
         found_by="backward",
         steps=20,
+        check=_update_by_hand,
     ),
     Shape(
         "autograd_grad",
@@ -309,14 +318,14 @@ SHAPES = [
                 for p in self.params: p.grad = None
             @torch.no_grad()
             def step(self):
-                for p in self.params: p.sub_(p.grad, alpha=0.1)
+                for p in self.params: p.data = p - 0.1 * p.grad
         opt = Sgd(net.parameters())
         for x, y in DataLoader(Points(), batch_size=4):
             """
         + LEARN,
         found_by="backward",
         steps=20,
-        check=_update_by_hand,
+        check=_update_inferred,
     ),
     Shape(
         "scheduled_optimizer",

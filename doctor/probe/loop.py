@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fasttrain_doctor.probe import state, window
+from fasttrain_doctor.probe import by_hand, state, window
 from fasttrain_doctor.probe.compute_pool import pool
 from fasttrain_doctor.probe.recorder import clock, thread_clock
 from fasttrain_doctor.records import Call, Interval, Kind, Mark
@@ -95,6 +95,7 @@ class Loop:
             return
         if self.device is not None:
             self._mark(Interval.OTHER)
+        by_hand.update.close()
         if self._looked:  # the forward without gradients was the end of an evaluation, not a teacher's
             self._asked.clear()
             self._looked = False
@@ -168,6 +169,7 @@ class Loop:
         if self.device is not None:
             self._forward = False
             self._mark(Interval.FORWARD)
+        by_hand.update.before_backward(args, kwargs)
         if pool.looking and self._in_backward:
             pool.before(clock())
         if self.losses is not None:
@@ -206,6 +208,8 @@ class Loop:
             late, self._late = self._late, []
             self._updated(self.anchor if self.anchor in late else late[-1])
         elif self.optimizer_steps == 0 and self.backwards >= _BACKWARDS_WITHOUT_STEP:
+            by_hand.watch()
+            by_hand.update.after_backward()
             self._updated(None)
 
     def before_step(self, optimizer: Any) -> None:
