@@ -45,9 +45,7 @@ class Kind(IntEnum):
     COPY = 8  # a copy to the device issued by the host. flag 1: source pinned, 2: non_blocking; a bytes, b place or 0
     ITERATOR = 9  # an iterator was made or reset. obj iterator, a loader, b workers, c 1 when reset
     DEVICE = 10  # device times of one border interval. obj Interval, a device ns, flag 1: host-bound, b step serial
-    UPDATE = (
-        15  # around optimizer steps: a gradient scaler's unscale_, step, update. flag 1: made by hand, no optimizer
-    )
+    UPDATE = 15  # around optimizer steps: a gradient scaler's unscale_, step, update; flag 1: a whole one, made by hand
     CLOSURE = 12  # the closure that an optimizer's step called
     ITEMS = 13  # the samples of the FETCH with the same t0 and thread; the rest of that one is collation. obj index of
     # the slowest + 1, 0: no number; flag slow samples, at most 255; a slowest ns, b what exceeds TAIL times the
