@@ -205,6 +205,8 @@ def _absent(diagnosis: Diagnosis, samples: Sequence[Mapping[str, Any]]) -> dict[
         absent["step"] = absent["timeline"] = step_parts.reason(diagnosis, "steps", no_steps)
     if diagnosis.loader is None:
         absent["loader"] = step_parts.reason(diagnosis, "loader", "the loop draws its batches from no loader")
+    elif why := next((entry.why for entry in diagnosis.not_measured if entry.what == "look"), ""):
+        absent["inside"] = why
     if not diagnosis.operators:
         absent["operators"] = step_parts.reason(diagnosis, "operators", "the deep pass did not run")
     if not samples:

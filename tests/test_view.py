@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fasttrain_doctor.diagnosis import FindingFacts, Interval, Ranks
+from fasttrain_doctor.diagnosis import FindingFacts, Interval, NotMeasured, Ranks
 from fasttrain_doctor.reports import words
 from fasttrain_doctor.reports.hardware_parts import charts
 from fasttrain_doctor.reports.sentence import kicker, sentence
@@ -143,6 +143,8 @@ def test_an_absent_section_says_why():
     absent = view(SAMPLES["failed"]).absent
     assert absent["step"] == "3 steps ran and 12 are needed"
     assert set(absent) == {"step", "timeline", "loader", "operators", "hardware", "trials"}
+    unseen = NotMeasured(what="look", why="two steps take 9.0 s")
+    assert view(replace(SUCCESS, not_measured=[unseen])).absent["inside"] == "two steps take 9.0 s"
     assert view(SAMPLES["degraded"]).absent["trials"] == "the script failed before they began"
 
 
