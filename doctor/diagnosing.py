@@ -243,7 +243,7 @@ class Diagnosing:
         status = session.child.wait(5)
         if status:
             self.note_failure(endings.how(status))
-        for what in ("floor", "operators", "trials"):
+        for what in ("look", "floor", "operators", "trials"):
             self.case.missing(
                 what, f"{reason} after {len(self.case.watched.window.every)} steps" if self.case.watched else reason
             )

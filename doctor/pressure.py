@@ -29,9 +29,9 @@ def pressure_of(samples: Sequence[Sample], first: int, last: int) -> Pressure | 
     if not inside:
         return None
     return Pressure(
-        cpu=_mean(s.waiting_cpu if s.group_waiting_cpu is None else s.group_waiting_cpu for s in inside),
-        io=_mean(s.waiting_io for s in inside),
-        memory=_mean(s.waiting_memory for s in inside),
+        cpu=_share(s.waiting_cpu if s.group_waiting_cpu is None else s.group_waiting_cpu for s in inside),
+        io=_share(s.waiting_io for s in inside),
+        memory=_share(s.waiting_memory for s in inside),
         throttled=_mean(s.throttled for s in inside),
         disk_read=_mean(s.disk_read for s in inside),
         tree_cpu=_mean(s.tree_cpu for s in inside),
@@ -53,6 +53,11 @@ def _within(before: int, t: int, first: int, last: int) -> bool:
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return statistics.fmean(known) if known else None
+
+
+def _share(values: Iterable[float | None]) -> float | None:
+    mean = _mean(values)
+    return None if mean is None else min(1.0, mean)  # the kernel and we read our clocks at other moments
 
 
 def _growth(samples: Sequence[Sample]) -> float | None:

@@ -93,6 +93,12 @@ def test_the_control_groups_own_pressure_counts_where_there_is_one():
     assert found.cpu == pytest.approx(0.1)
 
 
+def test_a_share_stays_one():
+    found = pressure_of(samples(4, waiting_cpu=1.0002), 0, 4 * HALF)
+    assert found is not None
+    assert found.cpu == 1.0
+
+
 def test_memory_grows_only_where_it_does_so_steadily_and_by_something():
     size = 1 << 30
     grown = [replace(s, tree_memory=size + i * (50 << 20)) for i, s in enumerate(samples())]
