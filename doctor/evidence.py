@@ -276,7 +276,9 @@ TAIL = 3.0
 class Pressure:
     """The machine during the window, from the parent's samples. Shares in 0..1, rates per second."""
 
-    cpu: float | None = None  # share of the time in which some task waited for a CPU (PSI)
+    cpu: float | None = (
+        None  # share of the time in which some task waited for a CPU (PSI; of the control group, if any)
+    )
     io: float | None = None  # likewise for storage
     memory: float | None = None
     throttled: float | None = None  # seconds per second that the control group's quota held it back
@@ -291,7 +293,7 @@ class Pressure:
 class EpochCost:
     """What an epoch costs besides its training steps, in seconds; None: not seen in the window."""
 
-    batches: int | None
+    batches: int | None  # as seen in whole epochs, else the loader's length
     start: float | None = None  # making the iterator and its workers, and the first batch beyond a usual wait
     eval: float | None = None
     checkpoint: float | None = None
@@ -343,7 +345,7 @@ class Evidence:
     copies: Copies | None = None
     debug: tuple[Debug, ...] | None = None  # None: not asked
     threads: int | None = None  # intra-op threads of the training process at the end of the window
-    worker_threads: int | None = None  # of a worker; torch sets 1, a script may not
+    worker_threads: int | None = None  # of a worker, torch's or OpenCV's; torch sets its own to 1, a script may not
     queued: float | None = None  # share of the step that the training thread was runnable but waited for a CPU
     trend: float | None = None  # growth of the step over the window, as a share of the mean; None: no clear trend
     batch_tensors: int | None = None  # tensors in one batch
