@@ -113,7 +113,8 @@ def test_the_loops_own_python_is_in_no_hooked_call_and_in_no_optimizer():
     assert not in_loop(
         [library("torch.nn.functional", "linear"), library("fasttrain_doctor.probe.training", "__call__")]
     )
-    assert not in_loop([library("torch.optim.sgd", "step"), ITEM])
+    assert not in_loop([library("torch.optim.sgd", "step"), library("torch.optim.lr_scheduler", "wrapper"), ITEM])
+    assert in_loop([library("torch.optim.lr_scheduler", "step"), ITEM]), "a schedule is no update"
 
 
 def test_the_line_named_is_the_innermost_of_the_users_own():

@@ -70,6 +70,7 @@ _PIN = "torch.utils.data._utils.pin_memory"
 _PASSING = ("torch.multiprocessing", "multiprocessing.reduction", "multiprocessing.resource_sharer")
 _TAKING = ("get", "recv_bytes", "_recv_bytes", "_recv")
 _OPENERS = ("io", "_io", "posix", "builtins")
+_OPTIMIZERS, _SCHEDULER = ("torch.optim",), "torch.optim.lr_scheduler"
 _OURS = "fasttrain_doctor"
 
 
@@ -172,7 +173,7 @@ def _takes(inner: Stack, state: State) -> bool:
 
 def in_loop(stack: Stack) -> bool:
     """Whether the training thread is in the loop's own Python: in no hooked call and in no optimizer."""
-    return not any(f.module.startswith(_OURS) or f.module.startswith("torch.optim") for f in stack)
+    return not any(f.module.startswith(_OURS) or _of(f.module, _OPTIMIZERS) and f.module != _SCHEDULER for f in stack)
 
 
 def place(stack: Stack) -> Frame | None:
