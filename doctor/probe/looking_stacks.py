@@ -173,7 +173,7 @@ def _takes(inner: Stack, state: State) -> bool:
 
 def in_loop(stack: Stack) -> bool:
     """Whether the training thread is in the loop's own Python: in no hooked call and in no optimizer."""
-    return not any(f.module.startswith(_OURS) or _of(f.module, _OPTIMIZERS) and f.module != _SCHEDULER for f in stack)
+    return not any(f.module.startswith(_OURS) or (_of(f.module, _OPTIMIZERS) and f.module != _SCHEDULER) for f in stack)
 
 
 def place(stack: Stack) -> Frame | None:
