@@ -128,7 +128,7 @@ def training_loaders(records: Sequence[Record]) -> tuple[int, ...]:
 
     Every loader asked since the last backward counts, unless it was for an evaluation: a model that trains ran in
     evaluation mode, or one ran without gradients and was not followed by a backward but by another request. The last
-    one asked before a backward always counts.
+    one asked before a backward always counts, unless it was exhausted then.
     """
     waited: Counter[int] = Counter()
     found: dict[int, None] = {}
@@ -143,6 +143,8 @@ def training_loaders(records: Sequence[Record]) -> tuple[int, ...]:
             waited[r.a] += r.t1 - r.t0
             asked[r.a] = None
             last = r.a
+        elif r.kind is Kind.NEXT and r.a == last:
+            last = None  # what is trained on next is none of its batches
         elif r.kind is Kind.FORWARD and not r.flag & Call.GRAD:
             looked = True
             if r.flag & Call.EVAL and r.flag & Call.TRAINS:

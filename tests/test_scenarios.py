@@ -112,6 +112,24 @@ SHAPES = [
         roles=(),
     ),
     Shape(
+        "validation_with_a_loader_and_training_without",
+        SGD
+        + """
+        val = DataLoader(Points(16), batch_size=8)
+        for i in range(25):
+            x, y = torch.randn(4, 8), torch.arange(4)
+            opt.zero_grad(); loss_of(net(x), y).backward(); opt.step()
+            if i % 4 == 3:
+                net.eval()
+                with torch.no_grad():
+                    for u, v in val: net(u); time.sleep(0.02)
+                net.train()
+        """,
+        found_by="optimizer",
+        steps=24,
+        roles=("eval",),
+    ),
+    Shape(
         "forward_called_directly",
         SGD
         + """
@@ -250,6 +268,11 @@ def test_gan(seen: Seen) -> None:
 def test_batch_without_a_loader(seen: Seen) -> None:
     assert seen.breakdown.inferred == ("io", "prepare")
     assert seen.phase(Phase.IO) > 0.0035
+
+
+def test_validation_with_a_loader_and_training_without(seen: Seen) -> None:
+    assert part(seen, "eval") > 0.004  # in a quarter of the steps 20 ms lie between its two batches
+    assert others(seen, Phase.OTHER) < 0.75 * part(seen, "eval")
 
 
 def test_forward_called_directly(seen: Seen) -> None:

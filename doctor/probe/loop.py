@@ -117,7 +117,11 @@ class Loop:
 
     def ended(self, key: Key) -> None:
         """Note that a loader is exhausted: what follows until it is asked again is not a step."""
-        if key in self.training and threading.get_ident() == self.thread and not self._aside:
+        if threading.get_ident() != self.thread:
+            return
+        if key == self._last_key:
+            self._last_key = None  # what is trained on next is none of its batches
+        if key in self.training and not self._aside:
             self._aside = clock()
 
     def _look(self) -> None:
