@@ -115,6 +115,8 @@ def test_the_loops_own_python_is_in_no_hooked_call_and_in_no_optimizer():
     )
     assert not in_loop([library("torch.optim.sgd", "step"), library("torch.optim.lr_scheduler", "wrapper"), ITEM])
     assert in_loop([library("torch.optim.lr_scheduler", "step"), ITEM]), "a schedule is no update"
+    closing = [ITEM, library("fasttrain_doctor.probe.training", "closure"), library("torch.optim.lbfgs", "step")]
+    assert in_loop(closing), "what an optimizer calls back is the loop's"
 
 
 def test_the_line_named_is_the_innermost_of_the_users_own():

@@ -64,6 +64,7 @@ class _Sums:
 
 
 _BLOCKED = (State.FUTEX, State.FILE_LOCK, State.BLOCKED)
+_COMPUTING = (State.RUNNING, State.INTERPRETER)
 
 
 def _queued(sample: Sample) -> int:
@@ -149,10 +150,11 @@ def _outside(look: Look, reader: Reader) -> _Sums:
             # A thread that only passes batches on may wait for the interpreter: that is nobody's cost.
             sums.stages[name] += sample.wall if loops or name == "pin" else sample.cpu
         elif loops and look.main and len(stack) < DEPTH and in_loop(stack):
-            if sample.after in look.losses and sample.state in (State.RUNNING, State.INTERPRETER):
-                continue  # the loss belongs to the forward
+            wait = waits_for(stack, sample.state)
+            if wait is Wait.POOL or (sample.after in look.losses and sample.state in _COMPUTING):
+                continue  # batches that another thread makes; the loss, which belongs to the forward
             sums.line(stack, sample.wall)
-            if waits_for(stack, sample.state) is Wait.LOCK:
+            if wait is Wait.LOCK:
                 sums.waited(stack, sample.wall)
     return sums
 

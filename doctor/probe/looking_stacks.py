@@ -172,8 +172,16 @@ def _takes(inner: Stack, state: State) -> bool:
 
 
 def in_loop(stack: Stack) -> bool:
-    """Whether the training thread is in the loop's own Python: in no hooked call and in no optimizer."""
-    return not any(f.module.startswith(_OURS) or (_of(f.module, _OPTIMIZERS) and f.module != _SCHEDULER) for f in stack)
+    """Whether the training thread is in the loop's own Python: in no hooked call and in no optimizer.
+
+    What an optimizer calls back, its closure, is the loop's again.
+    """
+    for frame in stack:
+        if frame.module.startswith(_OURS):
+            return frame.function == "closure"
+        if _of(frame.module, _OPTIMIZERS) and frame.module != _SCHEDULER:
+            return False
+    return True
 
 
 def place(stack: Stack) -> Frame | None:
