@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fasttrain_doctor.partition import Piece, cut, overlapping, waits
 from fasttrain_doctor.records import Call, Kind, Record, Span
 from fasttrain_doctor.steps import Step, find_steps
-from tests.records_made import MS, Script, record
+from tests.records_made import MS, TRAINING, Script, record
 
 KINDS = [k for k in Kind if k not in (Kind.ITERATOR, Kind.DEVICE)]
 
@@ -100,6 +100,46 @@ def test_a_batch_made_in_the_loop_lies_between_the_update_and_the_forward() -> N
         script.backward(2)
         script.update(2)
     assert middle(script) == pytest.approx({"made": 4, "optimizer": 2.5, "forward": 2, "backward": 2})
+
+
+@pytest.mark.parametrize(("nodes", "label"), [(1, "made"), (9, "loss")])
+def test_after_a_forward_that_gave_the_loss_the_next_batch_is_made(nodes: int, label: str) -> None:
+    """Unless much is still computed from it: a penalty on the weights, say."""
+    script = Script()
+    for _ in range(4):
+        script.forward(2, flag=TRAINING | Call.LOSS)
+        script.gap(3)
+        script.records.append(record(Kind.BACKWARD, script.now, script.now + 2, c=nodes))
+        script.gap(2)
+        script.update(2)
+    assert middle(script) == pytest.approx({label: 3, "optimizer": 2, "forward": 2, "backward": 2})
+
+
+def test_an_update_made_by_hand_lies_between_the_scripts_own_and_the_next_batch() -> None:
+    script = Script()
+    for _ in range(4):
+        script.forward(2)
+        script.backward(2)
+        script.gap(1)
+        script.records.append(record(Kind.UPDATE, script.now, script.now + 3, flag=1))
+        script.gap(3)
+        script.gap(4)
+    found = find_steps(script.process)
+    pieces = cut(found.steps[1], overlapping(script.process.records, found.steps)[1], [], "python")
+    assert labels(pieces) == pytest.approx({"python": 1, "optimizer": 3, "made": 4, "forward": 2, "backward": 2})
+
+
+def test_an_update_by_hand_that_is_not_seen_is_taken_for_what_follows_the_backward() -> None:
+    script = Script()
+    for _ in range(4):
+        script.batch()
+        script.forward(2)
+        script.backward(2)
+        script.gap(3)
+    found = find_steps(script.process)
+    records = overlapping(script.process.records, found.steps)[1]
+    assert labels(cut(found.steps[1], records, found.loaders, None, by_hand=True))["update"] == pytest.approx(3)
+    assert "update" not in labels(cut(found.steps[1], records, found.loaders, None))
 
 
 def test_evaluation_after_the_update_is_no_forward() -> None:

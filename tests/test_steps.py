@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,3 +122,79 @@ def test_a_pause_is_not_part_of_a_steps_time(pause: float) -> None:
         script.backward()
         script.update()
     assert [s.seconds for s in find_steps(script.process).steps] == pytest.approx([0.004] * 3)
+
+
+def counted(epochs: int, validates: bool) -> Script:
+    """Epochs of three counted batches, the loader begun anew for each and never asked for a fourth."""
+    script = Script()
+    for _ in range(epochs):
+        script.records.append(record(Kind.ITERATOR, script.now, script.now + 0.1, a=1))
+        script.gap(5)
+        for _ in range(3):
+            script.train()
+        if validates:
+            script.gap(2)
+            script.batch(40, loader=2)
+            script.forward(flag=Call.EVAL | Call.TRAINS)
+    return script
+
+
+@pytest.mark.parametrize("validates", [False, True])
+def test_an_epoch_ends_where_its_loader_is_begun_anew_or_another_is_turned_to(validates: bool) -> None:
+    found = find_steps(counted(4, validates).process)
+    assert len(found.steps) == 11  # nothing follows the last
+    assert [s.first_of_epoch for s in found.steps] == [True, False, False] * 3 + [True, False]
+    assert max(s.seconds for s in found.steps) <= 0.006
+
+
+def test_an_epoch_of_as_many_batches_as_the_loader_has_ends_where_another_is_turned_to() -> None:
+    script = counted(4, validates=True)
+    endless = [r for r in script.records if r.kind is not Kind.ITERATOR]
+    facts = [{"fact": "loader", "id": 1, "length": 3}]
+    known, unknown = (replace(process(endless), facts=tuple(f)) for f in (facts, []))
+    assert max(s.seconds for s in find_steps(known).steps) <= 0.011
+    assert max(s.seconds for s in find_steps(unknown).steps) > 0.04  # an evaluation within an epoch is a step's
+
+
+def test_the_second_of_two_loaders_may_begin_anew_within_a_step() -> None:
+    script = Script()
+    for i in range(8):
+        script.batch(loader=1)
+        if i % 3 == 2:
+            script.batch(loader=2, end=True)
+        script.batch(loader=2)
+        script.forward()
+        script.backward()
+        script.update()
+    found = find_steps(script.process)
+    assert [s.first_of_epoch for s in found.steps] == [True] + [False] * 6
+    assert {s.batches for s in found.steps} == {1}
+
+
+@pytest.mark.parametrize("thread", [1, 2])
+def test_optimizers_that_step_in_hooks_of_a_backward_make_one_update_with_it(thread: int) -> None:
+    """A device's own thread runs its hooks: the thread that trains is the one that called the backward."""
+    script = Script()
+    for _ in range(6):
+        script.forward()
+        start = script.now
+        script.backward(4)
+        script.records += [
+            record(Kind.OPTIMIZER, start + k, start + k + 0.5, obj=k, thread=thread, flag=0) for k in (1, 2, 3)
+        ]
+        script.gap(1)
+    found = find_steps(script.process)
+    assert (found.found_by, found.thread, len(found.steps)) == ("optimizer", 1, 5)
+    assert {s.updates for s in found.steps} == {3}
+    assert [s.seconds for s in found.steps] == pytest.approx([0.006] * 5)  # from the end of a backward to the next
+
+
+def test_an_update_that_a_scaler_skips_ends_a_step() -> None:
+    script = Script()
+    for i in range(8):
+        script.batch()
+        script.forward()
+        script.backward()
+        script.records.append(record(Kind.OPTIMIZER, script.now, script.now + 1, flag=int(i % 3 == 0)))
+        script.gap(1)
+    assert [s.batches for s in find_steps(script.process).steps] == [1] * 7
