@@ -12,6 +12,7 @@ from fasttrain_doctor.diagnosis import LoaderRole, Loop, Ranks
 from fasttrain_doctor.evidence import Breakdown, Fetches, Loader, Model, Optimizer
 from fasttrain_doctor.fetches import fetches_of
 from fasttrain_doctor.loop_source import loop_of_process
+from fasttrain_doctor.lost import without
 from fasttrain_doctor.ranks import ranks_of
 from fasttrain_doctor.recorded import Fact, Process, Recorded
 from fasttrain_doctor.records import Kind, Span
@@ -57,6 +58,7 @@ def _one(recorded: Recorded, process: Process) -> Watched | None:
     breakdown = break_down(process, workers, steps, int(size) if size else None)
     if breakdown is None:
         return None
+    breakdown = without(breakdown, [str(f.get("what")) for p in (process, *workers) for f in p.facts_of("degraded")])
     optimizers = {int(f["id"]): f for f in process.facts_of("optimizer")}
     framework = next((f["framework"] for f in optimizers.values() if f.get("framework")), None)
     chosen = window(steps)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fasttrain_doctor import lost
 from fasttrain_doctor.records import HEADER, MAGIC, Kind, Record, read
 
 Fact = Mapping[str, Any]
@@ -52,7 +53,12 @@ class Recorded:
     def degraded(self) -> list[str]:
         """Return what hooks lost, said once each."""
         facts = (f for p in self.processes for f in p.facts_of("degraded"))
-        return list(dict.fromkeys(f"{f.get('what')}: {f.get('why')}" for f in facts))
+        return list(dict.fromkeys(_said(str(f.get("what")), str(f.get("why"))) for f in facts))
+
+
+def _said(what: str, why: str) -> str:
+    loss = lost.of(what)
+    return f"{what}: {why}" if loss is None else f"{what}: {why}; {loss.words}"
 
 
 def read_probe(folder: Path) -> Recorded:

@@ -188,7 +188,7 @@ def _wrap_steps() -> None:
             unseen.strip(error)
             raise
 
-    _patch_step_function._ftd = True  # type: ignore[attr-defined]
+    _patch_step_function._ftd = True
     Optimizer._patch_step_function = _patch_step_function  # type: ignore[method-assign]
 
 
@@ -266,8 +266,8 @@ class FromStart:
                 unseen.strip(error)
                 raise
 
-        DataLoader.check_worker_number_rationality = check_worker_number_rationality  # type: ignore[method-assign, assignment]
-        DataLoader._get_iterator = _get_iterator  # type: ignore[method-assign, assignment]
+        DataLoader.check_worker_number_rationality = check_worker_number_rationality  # type: ignore[method-assign]
+        DataLoader._get_iterator = _get_iterator  # type: ignore[method-assign]
 
     def _source(self, loader: Any, was_persistent: bool) -> Any:
         """Return the loader, or one like it that reads the plan's data set; the user's own keeps its own."""

@@ -30,7 +30,7 @@ def arm() -> None:
         ("loading", loading.install),
         ("fetching", fetching.install),
         ("looking", looking.install),
-        ("training", training.install),
+        *training.PARTS.items(),
         ("spans", spans.install),
         ("device", device.install),
         ("fork", _on_fork),

@@ -11,29 +11,34 @@ from typing import Any
 from fasttrain_doctor.probe import state
 from fasttrain_doctor.probe.loop import Loop
 
-_dumps, _loads = json.dumps, json.loads  # captured: scripts put others in their place
+# Captured: scripts put others in their place.
+_dumps, _loads = json.dumps, json.loads
+_read, _write, _close, _getpid = os.read, os.write, os.close, os.getpid
 
 
 class Control:
-    """Connects at the first border, says hello, then waits for commands whenever a program is finished."""
+    """Connects at the first border, says hello, then waits for commands whenever a program is finished.
+
+    Holds a bare descriptor: nothing of it is finalised at the script's end, where Python's development mode would report.
+    """
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._socket: socket.socket | None = None
-        self._lines: Any = None
+        self._fd = -1
+        self._buffer = b""
 
     def __call__(self, loop: Loop) -> None:
         """Report a finished program and carry out commands until one wants steps."""
         from fasttrain_doctor.probe import commands
 
         try:
-            if self._socket is None and not self._connect():
+            if self._fd < 0 and not self._connect():
                 loop.free()
                 return
             if loop.program is not None:
                 self.send(commands.reported(loop))
             while True:
-                line = self._lines.readline()
+                line = self._receive()
                 if not line:
                     self._orphaned(loop)
                     return
@@ -50,13 +55,24 @@ class Control:
         except Exception as error:
             state.degraded("control", error)
             loop.free()
-            if self._socket is not None:
-                self._socket.close()
+            if self._fd >= 0:
+                _close(self._fd)
 
     def send(self, message: dict[str, Any]) -> None:
         """Send one message."""
-        assert self._socket is not None
-        self._socket.sendall(_dumps(message, default=repr).encode() + b"\n")
+        left = _dumps(message, default=repr).encode() + b"\n"
+        while left:
+            left = left[_write(self._fd, left) :]
+
+    def _receive(self) -> bytes:
+        """Return the next line, nothing at the end of file."""
+        while b"\n" not in self._buffer:
+            data = _read(self._fd, 65536)
+            if not data:
+                return b""
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
 
     def _connect(self) -> bool:
         rank, world = state.rank()
@@ -69,9 +85,8 @@ class Control:
             connection.connect("\0" + address[1:] if address.startswith("@") else address)
         except OSError:
             return False
-        self._socket = connection
-        self._lines = connection.makefile("r", encoding="utf-8")
-        self.send({"hello": {"pid": os.getpid(), "rank": rank, "world": world}})
+        self._fd = connection.detach()
+        self.send({"hello": {"pid": _getpid(), "rank": rank, "world": world}})
         return True
 
     @staticmethod

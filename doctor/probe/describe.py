@@ -189,7 +189,6 @@ def model(obj: Any) -> dict[str, Any]:
     convs = [m for m in obj.modules() if isinstance(m, torch.nn.modules.conv._ConvNd)]
     largest = max(parameters, key=lambda p: p.numel(), default=None)
     device = largest.device.type if largest is not None else "cpu"
-    autocast = torch.is_autocast_enabled(device) if device in ("cpu", "cuda") else False
     return {
         "cls": qualname(obj),
         "anomaly": torch.is_anomaly_enabled(),  # also where it is on for the computing alone, and off at a step's border
@@ -197,13 +196,28 @@ def model(obj: Any) -> dict[str, Any]:
         "elements": sum(p.numel() for p in parameters),
         "dtype": str(largest.dtype).removeprefix("torch.") if largest is not None else "float32",
         "device": device,
-        "autocast": str(torch.get_autocast_dtype(device)).removeprefix("torch.") if autocast else None,
+        "autocast": _autocast(device),
         "compiled": any(k.__name__ == "OptimizedModule" for k in kinds),
         "tf32": torch.backends.cuda.matmul.allow_tf32 if device == "cuda" else None,
         "modules": len(kinds),
         "conv_elements": sum(p.numel() for m in convs for p in m.parameters(recurse=False)),
         "batch_norms": sum(issubclass(k, torch.nn.modules.batchnorm._BatchNorm) for k in kinds),
     }
+
+
+def _autocast(device: str) -> str | None:
+    """Return the type that autocast computes with now on a device; None where it is off."""
+    import torch
+
+    if device not in ("cpu", "cuda"):
+        return None
+    if hasattr(torch, "get_autocast_dtype"):  # from torch 2.4 on
+        on, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    elif device == "cpu":
+        on, dtype = torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype()
+    else:
+        on, dtype = torch._C.is_autocast_enabled(), torch.get_autocast_gpu_dtype()
+    return str(dtype).removeprefix("torch.") if on else None
 
 
 def threads() -> dict[str, Any]:

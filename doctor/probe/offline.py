@@ -76,7 +76,8 @@ def _blocked(module: Any, name: str, original: Callable[..., Any], *, bound: boo
             unseen.strip(error)
             raise
 
-    return call
+    blocked: Callable[..., Any] = call
+    return blocked
 
 
 def _answer(module: Any, name: str, repo: str, kwargs: dict[str, Any]) -> Any:

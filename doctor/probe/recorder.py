@@ -17,6 +17,8 @@ from fasttrain_doctor.records import HEADER, MAGIC, RECORD, SIZE
 clock = time.perf_counter_ns
 thread_clock = time.thread_time_ns
 _ident = threading.get_ident
+_now, _getpid, _getppid = time.time_ns, os.getpid, os.getppid
+_open, _write, _reserve = os.open, os.write, os.posix_fallocate
 _pack = RECORD.pack_into
 _HEADER_SIZE = HEADER.size
 _dumps = json.dumps  # scripts put faster ones in its place, whose answer is bytes
@@ -34,7 +36,7 @@ def parent() -> int:
     """Return the process that this one works for: with a fork server it is not the one that made it."""
     process = sys.modules.get("multiprocessing.process")
     made_by = None if process is None else process.parent_process()
-    return os.getppid() if made_by is None or made_by.pid is None else int(made_by.pid)
+    return _getppid() if made_by is None or made_by.pid is None else int(made_by.pid)
 
 
 class Recorder:
@@ -93,7 +95,10 @@ class Recorder:
         offset = _HEADER_SIZE + next(self._count) * SIZE
         if offset + SIZE > self._room and not self._grow(offset + SIZE):
             return
-        _pack(self._map, offset, kind, flag, thread, obj, t0, t1, cpu0, cpu1, a, b, c)
+        try:
+            _pack(self._map, offset, kind, flag, thread, obj, t0, t1, cpu0, cpu1, a, b, c)
+        except Exception as error:
+            self.lose(f"a record could not be written: {error}")
 
     def _grow(self, need: int) -> bool:
         """Make room for ``need`` bytes; False, with the reason kept, when there is none to be had."""
@@ -107,20 +112,18 @@ class Recorder:
                 return False
             try:
                 if self._fd < 0:
-                    path = os.path.join(self.folder, f"{os.getpid()}.rec")
-                    self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                    path = os.path.join(self.folder, f"{_getpid()}.rec")
+                    self._fd = _open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 room = min(self._room + max(_CHUNK, min(self._room, 1 << 20)), self._bound())
                 # Reserve the blocks first: a store into a hole of a full disk would kill the user's process (SIGBUS).
-                os.posix_fallocate(self._fd, 0, room)
+                _reserve(self._fd, 0, room)
                 fresh = self._map is None
                 self._map = mmap.mmap(self._fd, room)
                 if fresh:
                     rank = int(os.environ.get("RANK", "-1"))
-                    HEADER.pack_into(
-                        self._map, 0, MAGIC, os.getpid(), parent(), rank, self.worker, time.time_ns(), clock()
-                    )
+                    HEADER.pack_into(self._map, 0, MAGIC, _getpid(), parent(), rank, self.worker, _now(), clock())
                 self._room = room
-            except (OSError, ValueError) as error:
+            except Exception as error:
                 self.lose(f"records could not be written: {error}")
                 return False
             return True
@@ -149,13 +152,13 @@ class Recorder:
     def fact(self, kind: str, **fields: Any) -> None:
         """Append one line of JSON; a value that JSON cannot hold is written as its repr."""
         try:
-            line = _dumps({"fact": kind, "pid": os.getpid(), **fields}, default=repr).encode() + b"\n"
+            line = _dumps({"fact": kind, "pid": _getpid(), **fields}, default=repr).encode() + b"\n"
             self._facts_bytes += len(line)
             if self._facts_bytes > _MOST_FACTS:
                 return
             if self._facts_fd < 0:
-                path = os.path.join(self.folder, f"{os.getpid()}.jsonl")
-                self._facts_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            os.write(self._facts_fd, line)
+                path = os.path.join(self.folder, f"{_getpid()}.jsonl")
+                self._facts_fd = _open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            _write(self._facts_fd, line)
         except Exception:
             self._facts_bytes = _MOST_FACTS + 1  # no room: the parent sees a process without facts and says so

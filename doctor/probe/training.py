@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import islice
 from types import MethodType
 from typing import Any
@@ -25,7 +26,7 @@ _class_wide: Any = None  # torch's own call, while every module's is looked at
 _looks_at_all: Any = None  # what stands in its place
 
 
-def _call(original: Any, heir: type | None = None) -> Any:
+def _call(original: Any, heir: Any = None) -> Any:
     """Hook a call. ``heir``: a class without one of its own, whose bases are asked each time: others patch them too."""
 
     @unseen.wraps(original, compiled=True)
@@ -110,7 +111,10 @@ def _known(module: Any, grad: bool) -> tuple[int, bool]:
     if grad and found.trains and not found.serial:
         found.serial, new = state.modules.get(module)
         if new:
-            state.recorder.fact("model", id=found.serial, **describe.model(module))
+            try:
+                state.recorder.fact("model", id=found.serial, **describe.model(module))
+            except Exception as error:
+                state.degraded("model", error)
     return found.serial, found.trains
 
 
@@ -140,14 +144,20 @@ def learn_done() -> None:
         return
     import torch
 
+    hooked = []
+    try:
+        for cls in _worth_it():
+            own = cls.__dict__.get("__call__")
+            setattr(cls, "__call__", _call(own or _class_wide, None if own else cls))  # noqa: B010  mypy: a method
+            hooked.append((cls, own))
+    except Exception:  # a class that lets nobody change it: every call is looked at to the end
+        for cls, own in hooked:
+            setattr(cls, "__call__", own) if own else delattr(cls, "__call__")
+        return
+    _roots.update(hooked)
     if torch.nn.Module.__call__ is _looks_at_all:  # else the script has wrapped it meanwhile
         torch.nn.Module.__call__ = _class_wide  # type: ignore[method-assign]
     _class_wide = None
-    for cls in _worth_it():
-        own = "__call__" in cls.__dict__
-        if own:
-            _roots[cls] = cls.__dict__["__call__"]
-        setattr(cls, "__call__", _call(cls.__call__, None if own else cls))  # noqa: B010  mypy takes it for a method
 
 
 def _worth_it() -> list[type]:
@@ -358,25 +368,61 @@ def install_steps() -> None:
     register_optimizer_step_post_hook(_after_step)
 
 
-def install() -> None:
-    """Hook forward, backward, optimizer steps, zero_grad and gradient scalers (torch 2.4 to 2.14)."""
-    global _class_wide, _looks_at_all, _grad_enabled, _compiling, _tensor, _nodes
-    import torch
-    from torch.amp.grad_scaler import GradScaler
+def _install_optimizer() -> None:
+    install_steps()
+    on_import("fastai.optimizer", _hook_fastai)
+
+
+def _install_zero_grad() -> None:
     from torch.optim.optimizer import Optimizer
 
-    install_steps()
-    _tensor = torch.Tensor
-    _nodes = getattr(torch.autograd, "_get_sequence_nr", _nodes)
+    Optimizer.zero_grad = _wrap_zero_grad(Optimizer.zero_grad, int(Kind.ZERO_GRAD))  # type: ignore[method-assign]
+
+
+def _install_scaler() -> None:
+    try:
+        from torch.amp.grad_scaler import GradScaler
+    except ImportError:  # torch 2.0 to 2.2
+        from torch.cuda.amp.grad_scaler import GradScaler  # type: ignore[assignment]
+
     for name in ("unscale_", "step", "update"):
         setattr(GradScaler, name, _wrap_scaler(getattr(GradScaler, name)))
+
+
+def _install_backward() -> None:
+    import torch
+
+    global _nodes
+    _nodes = getattr(torch.autograd, "_get_sequence_nr", _nodes)
+    wrapped = _wrap_backward(torch.autograd.backward), _wrap_backward(torch.autograd.grad)
+    torch.autograd.backward, torch.autograd.grad = wrapped
+
+
+def _install_forward() -> None:
+    import torch
+
+    global _class_wide, _looks_at_all, _grad_enabled, _compiling, _tensor
+    _tensor = torch.Tensor
     _grad_enabled = torch.is_grad_enabled
-    _compiling = torch.compiler.is_compiling
-    Optimizer.zero_grad = _wrap_zero_grad(Optimizer.zero_grad, int(Kind.ZERO_GRAD))  # type: ignore[method-assign]
-    torch.autograd.backward = _wrap_backward(torch.autograd.backward)
-    torch.autograd.grad = _wrap_backward(torch.autograd.grad)
+    # torch 2.1 and 2.2 have it elsewhere, and dynamo knows it there.
+    _compiling = getattr(torch.compiler, "is_compiling", None) or getattr(torch._utils, "is_compiling", bool)
     _class_wide = torch.nn.Module.__call__
     _looks_at_all = _learning(_class_wide)
     torch.nn.Module.__call__ = _looks_at_all  # type: ignore[method-assign]
-    on_import("fastai.optimizer", _hook_fastai)
     on_import("torch._dynamo.callback", lambda module: module.on_compile_start(_on_compile))
+
+
+# Each by itself: what one torch release lacks must not take the others with it.
+PARTS: dict[str, Callable[[], None]] = {
+    "optimizer": _install_optimizer,
+    "forward": _install_forward,
+    "backward": _install_backward,
+    "zero_grad": _install_zero_grad,
+    "scaler": _install_scaler,
+}
+
+
+def install() -> None:
+    """Hook forward, backward, optimizer steps, zero_grad and gradient scalers (torch 2.1 to 2.14)."""
+    for part in PARTS.values():
+        part()
