@@ -92,9 +92,10 @@ class _Others(threading.local):
             known = self._known.get(ident)
             if known is None or cpu < known[0]:  # new, or another one with a dead one's number
                 self._forget(ident)
-                fd = _schedstat(thread.native_id or 0) if len(self._known) < _MOST_THREADS else -2
+                feeds = thread.name == _FEEDER  # it works for no fetch: its waits are not read
+                fd = -2 if feeds or len(self._known) >= _MOST_THREADS else _schedstat(thread.native_id or 0)
                 self._known[ident] = [cpu, _waited(fd), fd]
-                if thread.name == _FEEDER:
+                if feeds:
                     self._feeder = ident
                 if self._looked:  # all it did it did since the last look
                     self.cpu += cpu
