@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install
 
-.PHONY: demo test lint types unit bench-workers bench-fixes bench-overhead format clean
+.PHONY: demo test lint types unit bench-truth bench-workers bench-fixes bench-overhead format clean
 
 demo: .venv/.vision
 	$(BIN)/fasttrain-doctor demo
@@ -26,6 +26,9 @@ unit: .venv/.test
 	$(BIN)/pytest -m alone
 
 # Programs that print what they measure; never part of the tests.
+bench-truth: .venv/.test
+	$(BIN)/python -m tests.truth
+
 bench-workers: .venv/.test
 	$(BIN)/python -m tests.bench_workers
 

@@ -1,9 +1,10 @@
 """Plants causes into training scripts, asks the product what slows them, and prints how often it is right.
 
-    python -m tests.truth [--write] [--family NAME ...] [--python INTERPRETER]
+    python -m tests.truth [--write] [--family NAME ...] [--python INTERPRETER] [--pathologies]
 
 ``--python`` names an interpreter that has Lightning and transformers, where this one has not; ``--write`` puts what was
-measured between its marks in the README.
+measured between its marks in the README. ``--pathologies`` diagnoses loops with a known cause each instead, with their
+variants that lack it, and prints which rules speak.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.link_tree import ROOT
+from tests.pathologies import PATHOLOGIES, table
 from tests.truth import measures, tables
 from tests.truth.blocks import Block, blocks
 from tests.truth.causes import SHARES, causes_of, pairs_of, schedule
@@ -101,7 +103,11 @@ def main() -> None:
     parser.add_argument("--family", nargs="+", choices=SCRIPTS, default=list(SCRIPTS))
     parser.add_argument("--shares", nargs="+", type=float, default=SHARES)
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--pathologies", action="store_true")
     options = parser.parse_args()
+    if options.pathologies:
+        print(table(PATHOLOGIES))
+        return
     chosen = scripts(options.family, options.python)
     text = report(measure(chosen, list(dict.fromkeys(s.family for s in chosen)), options.shares))
     print(text)

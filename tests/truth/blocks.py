@@ -64,7 +64,7 @@ def _block(ran: Ran, whole: Watched, at: Window) -> Block:
         planted=planted,
         parts=notes.parts(mine, count),
         blocked=waits / fetched,
-        locked=(planted["lock"].wall if "lock" in planted else 0.0) / fetched,
+        locked=(planted["lock"].blocked if "lock" in planted else 0.0) / fetched,
         stray=notes.stray(mine),
         said=Said(
             watched.breakdown,

@@ -15,6 +15,8 @@ from tests.truth.causes import BY_PLACE, LOUD, Cause
 from tests.truth.naming import UNNAMED, Said, excess, finding, named, seconds
 
 NONE = "nothing"
+WAITS = ("read", "sample", "lock", "spread")  # in the data
+QUEUED = 1 / 3  # of what they took, from which on waiting for a CPU counts as more than them
 PHASES = ("io", "prepare", "forward", "backward", "optimizer", "other")
 
 
@@ -57,11 +59,13 @@ def growth(case: Case) -> dict[str, float]:
 def is_truth(case: Case) -> bool:
     """Whether what was planted is what made the step longer, by the script's own clocks.
 
-    On a busy machine a small dose may be less than what other programs took from some other part: then the cause that was
-    planted is not the primary one. Decided without looking at what was found.
+    On a busy machine other programs may take more from some part than was planted, or from the thread that wakes from a
+    planted wait more than the wait: then waiting for a CPU is the primary cause. Decided without looking at what was found.
     """
     grown = growth(case)
-    return not grown or not notes.outgrown(grown, case.block.doses, 1.0)
+    waits = [case.block.planted[place] for place in case.block.doses if place in WAITS]
+    late = sum(t.queue for t in waits) > QUEUED * sum(t.wall for t in waits)
+    return not late and (not grown or not notes.outgrown(grown, case.block.doses, 1.0))
 
 
 def is_named(cause: Cause, answer: str, said: Said) -> bool:
@@ -138,7 +142,7 @@ def true_shares(block: Block) -> dict[str, float] | None:
         return None
     mean = block.said.breakdown.mean
     data = block.parts.get("data", 0.0)
-    lock = block.planted["lock"].wall if "lock" in block.planted else 0.0
+    lock = block.planted["lock"].blocked if "lock" in block.planted else 0.0
     if block.script.workers:
         io, lock = data * block.blocked, data * block.locked
     else:
@@ -181,10 +185,14 @@ def planted_pairs(singles: Iterable[Case]) -> dict[str, list[tuple[float, float]
                 out["data"].append((growth(case)["data"], found))
             continue
         took = case.block.planted[cause.place]
-        if cause.part in ("io", "prepare"):
-            out["io"].append((took.blocked if cause.part == "io" else 0.0, grown.get("io", 0.0)))
-            rest = took.wall - took.blocked if cause.part == "io" else took.wall
-            out["prepare"].append((rest, grown.get("prepare", 0.0)))
+        if cause.in_data:
+            # A wait is that only while it is blocked; queueing for a CPU after it is preparation's.
+            for part in ("io", "lock"):
+                if part == cause.part or part == "io":
+                    out[part].append((took.blocked if part == cause.part else 0.0, grown.get(part, 0.0)))
+            out["prepare"].append(
+                (took.wall if cause.part == "prepare" else took.wall - took.blocked, grown.get("prepare", 0.0))
+            )
         else:
             # What the machine took from the part as well, the stopwatch knows.
             true = growth(case).get(cause.part, took.wall)
