@@ -5,7 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install
 
-.PHONY: demo test lint types unit bench-truth bench-workers bench-fixes bench-overhead format clean
+.PHONY: demo test lint types unit bench-truth bench-workers bench-fixes bench-overhead bench-same check-torch format clean
 
 demo: .venv/.vision
 	$(BIN)/fasttrain-doctor demo
@@ -39,6 +39,12 @@ bench-fixes: .venv/.test
 
 bench-overhead: .venv/.test
 	$(BIN)/python -m tests.bench_overhead
+
+bench-same: .venv/.test
+	$(BIN)/python -m tests.same
+
+check-torch: .venv/.test
+	$(BIN)/python -m tests.check_torch_versions
 
 format: .venv/.test
 	$(BIN)/ruff format .
