@@ -181,3 +181,30 @@ def test_a_data_set_without_transforms_has_none():
     timers.take_off()
     assert not timers.timers
     assert timers.why is None
+
+
+def failing(x):
+    raise ValueError("no image")
+
+
+class Failing:
+    def __call__(self, x):
+        raise ValueError("no image")
+
+
+@pytest.mark.parametrize("step", [failing, Failing()], ids=["function", "object"])
+def test_an_error_has_the_traceback_it_had(step):
+    dataset = Points(transform=Compose(step))
+
+    def places():
+        with pytest.raises(ValueError, match="no image") as raised:
+            dataset[0]
+        return [entry.name for entry in raised.traceback]
+
+    expected = places()
+    timers = Transforms()
+    timers.put_on(dataset)
+    try:
+        assert places() == expected
+    finally:
+        timers.take_off()

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fasttrain_doctor.probe import looking_files, state
+from fasttrain_doctor.probe import looking_files, state, unseen
 from fasttrain_doctor.probe.accounting import queue
 from fasttrain_doctor.probe.looking_facts import facts
 from fasttrain_doctor.probe.looking_files import Counter, Reads
@@ -161,45 +161,69 @@ class Look:
             self.reads.storage += reads.storage
 
 
+@unseen.pass_over
 def fetch(original: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
     """Fetch while a look is on. A sampled stack of a fetch ends at this frame."""
     thread = _ident()
     try:
+        begun = _begin_fetch(thread, fetcher)
+        try:
+            data = original(fetcher, index)
+        finally:
+            t1, cpu1 = clock(), thread_clock()
+            if begun is not None:
+                looking_files.count(thread, False)
+                begun.look.inside.pop(thread, None)
+        if begun is not None:
+            _end_fetch(begun, t1, cpu1, index)
+        return data
+    except BaseException as error:
+        unseen.strip(error)
+        raise
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """A fetch under way: when it began, in ns, and the counts of that moment."""
+
+    look: Look
+    samples: list[Sample]
+    queue: int
+    opens: int
+    cpu: int
+    time: int
+
+
+def _begin_fetch(thread: int, fetcher: Any) -> _Fetch | None:
+    """Note that a thread begins to fetch; None where this fetch is not looked into."""
+    look = None
+    try:
         look = _look or _begin_in_worker(thread)
         if look is None or look.over() or look.inside or state.loop._aside:
-            return original(fetcher, index)
-    except Exception as error:
-        state.degraded("look", error)
-        return original(fetcher, index)
-    try:
+            return None
         samples = look.open(thread, fetcher)
-        queue0 = queue.read()  # a read itself
+        waited = queue.read()  # a read itself
         look.counter.begin()
-        opens = looking_files.opened()
         looking_files.count(thread, True)
-        cpu0, t0 = thread_clock(), clock()
+        return _Fetch(look, samples, waited, looking_files.opened(), thread_clock(), clock())
     except Exception as error:
         state.degraded("look", error)
-        look.inside.pop(thread, None)
-        return original(fetcher, index)
+        if look is not None:
+            look.inside.pop(thread, None)
+            looking_files.count(thread, False)
+        return None
+
+
+def _end_fetch(begun: _Fetch, t1: int, cpu1: int, index: Any) -> None:
+    """Count a fetch that has ended as it should."""
     try:
-        data = original(fetcher, index)
-    except BaseException:
-        look.inside.pop(thread, None)
-        looking_files.count(thread, False)
-        raise
-    try:
-        t1, cpu1 = clock(), thread_clock()
-        looking_files.count(thread, False)
-        opens = looking_files.opened() - opens
-        look.inside.pop(thread, None)
-        reads, queue1 = look.counter.end(), queue.read()
+        opens = looking_files.opened() - begun.opens
+        reads, waited = begun.look.counter.end(), queue.read()
         count = len(index) if isinstance(index, (list, tuple)) else 1
-        busy = None if queue0 < 0 or queue1 < 0 else cpu1 - cpu0 + queue1 - queue0
-        look.close(samples, count, t1 - t0, busy, opens, reads)
+        busy = None if begun.queue < 0 or waited < 0 else cpu1 - begun.cpu + waited - begun.queue
+        begun.look.close(begun.samples, count, t1 - begun.time, busy, opens, reads)
     except Exception as error:
         state.degraded("look", error)
-    return data
 
 
 def _begin_in_worker(thread: int) -> Look | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
+from fasttrain_doctor.probe import unseen
 from fasttrain_doctor.probe.recorder import clock
 from fasttrain_doctor.probe.state import qualname
 
@@ -41,6 +42,7 @@ class Timer:
         self.kept = self.ns, self.calls
 
 
+@unseen.pass_over
 def _timed(timer: Timer, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     ident = _ident()
     if ident in timer.inside:
@@ -49,6 +51,9 @@ def _timed(timer: Timer, call: Callable[..., Any], args: Any, kwargs: Any) -> An
     t0 = clock()
     try:
         return call(*args, **kwargs)
+    except BaseException as error:
+        unseen.strip(error)
+        raise
     finally:
         t1 = clock()
         timer.inside.discard(ident)
@@ -66,8 +71,13 @@ class _InPlace:
     def __init__(self, original: Any, timer: Timer) -> None:
         self.__dict__.update(_ftd_original=original, _ftd_timer=timer)
 
+    @unseen.pass_over
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return _timed(self._ftd_timer, self._ftd_original, args, kwargs)
+        try:
+            return _timed(self._ftd_timer, self._ftd_original, args, kwargs)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ftd_original, name)
@@ -133,12 +143,16 @@ class Transforms:
     def _on_class(self, cls: type, call: Any) -> None:
         by_id = self._by_id
 
-        @functools.wraps(call)
+        @unseen.wraps(call)
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             timer = by_id.get(id(self))
-            if timer is None:
-                return call(self, *args, **kwargs)
-            return _timed(timer, functools.partial(call, self), args, kwargs)
+            try:
+                if timer is None:
+                    return call(self, *args, **kwargs)
+                return _timed(timer, functools.partial(call, self), args, kwargs)
+            except BaseException as error:
+                unseen.strip(error)
+                raise
 
         own = cls.__dict__.get("__call__", _MISSING)
         type.__setattr__(cls, "__call__", __call__)
@@ -157,9 +171,13 @@ class Transforms:
         if isinstance(owner, type):  # a method of the data set's class
             function = owner.__dict__[where]
 
-            @functools.wraps(function)
+            @unseen.wraps(function)
             def method(*args: Any, **kwargs: Any) -> Any:
-                return _timed(timer, function, args, kwargs)
+                try:
+                    return _timed(timer, function, args, kwargs)
+                except BaseException as error:
+                    unseen.strip(error)
+                    raise
 
             type.__setattr__(owner, where, method)
             self._undo.append(lambda: type.__setattr__(owner, where, function))
