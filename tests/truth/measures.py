@@ -15,14 +15,15 @@ from tests.truth.causes import BY_PLACE, LOUD, Cause
 from tests.truth.naming import UNNAMED, Said, excess, finding, named, seconds
 
 NONE = "nothing"
-WAITS = ("read", "sample", "lock", "spread")  # in the data
+NEIGHBOURS = 4  # blocks without a dose whose median is what the script takes by itself
+WAITS = ("read", "sample", "lock", "pool", "spread")  # of the thread that fetches
 QUEUED = 1 / 3  # of what they took, from which on waiting for a CPU counts as more than them
 PHASES = ("io", "prepare", "forward", "backward", "optimizer", "other")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A block with a dose, and the blocks without one before and after it."""
+    """A block with a dose, and the blocks without one that ran nearest to it."""
 
     block: Block
     bases: tuple[Block, ...]
@@ -41,19 +42,17 @@ class Case:
 def cases(blocks: Sequence[Block]) -> list[Case]:
     """Pair each block that has a dose with its neighbours that have none; the blocks are one script's, in order."""
     without = [i for i, b in enumerate(blocks) if not b.doses]
-    out = []
-    for i, block in enumerate(blocks):
-        if block.doses:
-            before = max(j for j in without if j < i)
-            after = min((j for j in without if j > i), default=before)
-            out.append(Case(block, tuple(blocks[j] for j in sorted({before, after}))))
-    return out
+    return [
+        Case(block, tuple(blocks[j] for j in sorted(without, key=lambda j: abs(j - i))[:NEIGHBOURS]))
+        for i, block in enumerate(blocks)
+        if block.doses
+    ]
 
 
 def growth(case: Case) -> dict[str, float]:
     """Return by how much each part of the step has grown by the script's own stopwatch; empty where it has none."""
     parts = case.block.parts
-    return {part: s - statistics.fmean(b.parts.get(part, 0.0) for b in case.bases) for part, s in parts.items()}
+    return {part: s - statistics.median(b.parts.get(part, 0.0) for b in case.bases) for part, s in parts.items()}
 
 
 def is_truth(case: Case) -> bool:

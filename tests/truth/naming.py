@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from fasttrain_doctor.evidence import Breakdown, Fetches, Look, Phase
 
@@ -36,9 +37,9 @@ def seconds(said: Said) -> dict[str, float]:
 
 
 def excess(said: Said, bases: Sequence[Said]) -> dict[str, float]:
-    """Return by how much each part has grown over the mean of the same script without a dose."""
+    """Return by how much each part has grown over the same script without a dose: over the median of ``bases``."""
     usual = [seconds(base) for base in bases]
-    return {part: s - sum(base.get(part, 0.0) for base in usual) / len(usual) for part, s in seconds(said).items()}
+    return {part: s - median(base.get(part, 0.0) for base in usual) for part, s in seconds(said).items()}
 
 
 def amounts(said: Said, bases: Sequence[Said]) -> dict[str, float]:
@@ -82,7 +83,7 @@ def _of_slow_samples(said: Said, bases: Sequence[Said]) -> float:
 def _grown(name: str, said: Said, bases: Sequence[Said]) -> float:
     """Return the growth of one of the fetches' figures, in seconds per sample."""
     usual = [getattr(base.fetches, name) or 0.0 for base in bases if base.fetches is not None]
-    return (getattr(said.fetches, name) or 0.0) - sum(usual) / max(1, len(usual))
+    return (getattr(said.fetches, name) or 0.0) - (median(usual) if usual else 0.0)
 
 
 def _stages(said: Said, bases: Sequence[Said]) -> dict[str, float]:
@@ -116,8 +117,6 @@ def finding(said: Said, bases: Sequence[Said]) -> str | None:
     if said.findings is None:
         return None
     usual = [base.findings or {} for base in bases]
-    grown = {
-        rule: lost - sum(base.get(rule, 0.0) for base in usual) / len(usual) for rule, lost in said.findings.items()
-    }
+    grown = {rule: lost - median(base.get(rule, 0.0) for base in usual) for rule, lost in said.findings.items()}
     best = max(grown, key=lambda rule: grown[rule], default=None)
     return best if best is not None and grown[best] > 0 else None

@@ -11,12 +11,13 @@ import lightning
 import models
 import planting
 import torch
-from planting import collate, plant
+from planting import Stopwatch, collate, plant
 from torch import nn
 from torch.utils.data import DataLoader
 
 FOLDER, WORKERS = sys.argv[1], int(sys.argv[3])
 BATCH = 8
+watch = Stopwatch()
 
 
 class Module(lightning.LightningModule):
@@ -34,7 +35,7 @@ class Module(lightning.LightningModule):
 
 class After(lightning.Callback):
     def on_train_batch_end(self, *args):
-        planting.flush()
+        watch.step()
         for part in ("sync", "checkpoint", "logging", "gc", "python"):
             plant(part)
 

@@ -10,12 +10,13 @@ import sys
 import models
 import planting
 import torch
-from planting import collate, plant
+from planting import Stopwatch, collate, plant
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 FOLDER, WORKERS = sys.argv[1], int(sys.argv[3])
 BATCH = 8
+watch = Stopwatch()
 
 
 class Model(nn.Module):
@@ -35,7 +36,7 @@ def collated(samples):
 
 class After(TrainerCallback):
     def on_step_end(self, *args, **kwargs):
-        planting.flush()
+        watch.step()
         for part in ("sync", "checkpoint", "logging", "gc", "python"):
             plant(part)
 
