@@ -43,6 +43,9 @@ class Items(Dataset):
     def __len__(self): return self.n
     def __getitem__(self, i): return self.make(i)
 def rows(n=4096, batch=64, **more): return DataLoader(TensorDataset(torch.randn(n, 64), torch.arange(n) % 4), batch, **more)
+class Device(nn.Module):  # computes elsewhere, for so long
+    def __init__(self, seconds): super().__init__(); self.seconds = seconds
+    def forward(self, x): time.sleep(self.seconds); return x
 def burn(seconds):
     end = time.thread_time() + seconds
     while time.thread_time() < end: pass
@@ -75,7 +78,7 @@ PATHOLOGIES = [
         """
         def late(i): time.sleep(0.001); return torch.ones(64), i % 4
         loader = DataLoader(Items(late), 8, num_workers=0 if SLOW else 2, persistent_workers=not SLOW)
-        def between(): time.sleep(0.015)  # a device's work
+        model = nn.Sequential(Device(0.015), nn.Linear(64, 4))
         """,
     ),
     Pathology(
@@ -84,7 +87,7 @@ PATHOLOGIES = [
         """
         def busy(i): burn(0.002 if SLOW else 0.0002); return torch.ones(64), i % 4
         loader = DataLoader(Items(busy), 8, num_workers=8 if SLOW else 1, persistent_workers=True)
-        def between(): time.sleep(0.005)
+        model = nn.Sequential(Device(0.005), nn.Linear(64, 4))
         """,
     ),
     Pathology(
@@ -109,7 +112,7 @@ PATHOLOGIES = [
         frame = pd.DataFrame(torch.randn(4000, 64).numpy()); table = torch.tensor(frame.to_numpy())
         def row(i): return (torch.tensor(frame.iloc[i].values) if SLOW else table[i]), i % 4
         loader = DataLoader(Items(row), 32)
-        def between(): time.sleep(0.03)  # a device's work
+        model = nn.Sequential(Device(0.03), nn.Linear(64, 4))
         """,
         needs=("pandas",),
     ),
@@ -124,7 +127,7 @@ PATHOLOGIES = [
             small = Image.open(io.BytesIO(file.getvalue())).convert("L").resize((8, 8))
             return torch.tensor(list(small.tobytes()), dtype=torch.float32) / 255, i % 4
         loader = DataLoader(Items(picture), 4)
-        def between(): time.sleep(0.03)  # a device's work
+        model = nn.Sequential(Device(0.03), nn.Linear(64, 4))
         """,
         needs=("PIL",),
     ),

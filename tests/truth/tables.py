@@ -11,6 +11,7 @@ from tests.truth import measures
 from tests.truth.blocks import Block
 from tests.truth.causes import CAUSES, LOUD
 from tests.truth.measures import Case, Named
+from tests.truth.running import CALM
 
 FRAMEWORKS = ("lightning", "transformers")
 
@@ -82,8 +83,13 @@ def figures(blocks: Sequence[Block], single: Sequence[Case], double: Sequence[Ca
         out.append(
             Figure(f"slope of found against planted, {part}", f"{slope:.3f}", "1.00 ± 0.05", abs(slope - 1) <= 0.05)
         )
+    plain = [b for b in blocks if b.script.family not in FRAMEWORKS]
     for what, chosen in (
-        ("not attributed, mean", [b for b in blocks if b.script.family not in FRAMEWORKS]),
+        ("not attributed, mean", plain),
+        (
+            "not attributed where the machine was calm",
+            [b for b in plain if b.stray is not None and b.stray < CALM * b.said.breakdown.mean],
+        ),
         ("a framework's own Python, mean", [b for b in blocks if b.script.family in FRAMEWORKS]),
     ):
         shares = measures.unattributed(chosen)
