@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from fasttrain_doctor.tuners.search import SearchResult
 
 _SCRATCH = "pymp-"  # folders of multiprocessing: the script never knew of them
-_BY_HAND = "the update is made by hand: nothing tells its end from the making of the next batch"
+_BY_HAND = (
+    "the update is made by hand and changes nothing in place: nothing tells its end from the making of the next batch"
+)
 
 
 @dataclass

@@ -17,8 +17,8 @@ def _evaluation_is_apart(seen: Seen) -> None:
 
 
 def _no_long_step(seen: Seen) -> None:
-    """No step is as long as one batch of the validation takes."""
-    assert max(s.seconds for s in seen.watched.steps.steps) < 0.05
+    """No step is as long as the validation takes."""
+    assert max(s.seconds for s in seen.watched.steps.steps) < 0.1  # which all of it takes
     assert seen.breakdown.other["eval"] in (None, 0.0)
 
 
