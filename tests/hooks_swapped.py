@@ -15,7 +15,7 @@ from torch.optim import optimizer as optim
 from torch.utils.data import dataloader
 from torch.utils.data._utils import fetch
 
-from fasttrain_doctor.probe import arm, device, state, training
+from fasttrain_doctor.probe import arm, device, forwards, state
 from fasttrain_doctor.probe.commands import Steps
 from fasttrain_doctor.probe.loop import Loop
 
@@ -52,7 +52,7 @@ class Hooks:
         self._changed = self._difference()
         self._hooks = [dict(hooks) for hooks in _STEP_HOOKS]
         self._callbacks = gc.callbacks[self._called :]
-        self._armed = training._class_wide
+        self._armed = forwards._class_wide
         self._is_on = True
 
     def fresh(self) -> None:
@@ -64,12 +64,12 @@ class Hooks:
             else:
                 cls.__call__ = self._before[cls]["__call__"]  # type: ignore[method-assign]
         self._classes = []
-        training._roots.clear()
-        training._seen.clear()
-        training._nested.clear()
-        training._class_wide = self._armed
-        training._looks_at_all = training._learning(self._armed)
-        nn.Module.__call__ = training._looks_at_all  # type: ignore[method-assign]
+        forwards._roots.clear()
+        forwards._seen.clear()
+        forwards._nested.clear()
+        forwards._class_wide = self._armed
+        forwards._looks_at_all = forwards._learning(self._armed)
+        nn.Module.__call__ = forwards._looks_at_all  # type: ignore[method-assign]
         self._changed = self._difference()
         state.loop = Loop(None)
         state.loop.program = Steps("observe", 10**9, 0.0)
@@ -77,9 +77,9 @@ class Hooks:
 
     def settle(self) -> None:
         """Take note of the classes that are hooked now that the loop is known."""
-        self._classes = [c for c in training._roots if "__call__" in vars(c)]
+        self._classes = [c for c in forwards._roots if "__call__" in vars(c)]
         for cls in self._classes:
-            own = training._roots[cls]
+            own = forwards._roots[cls]
             self._before[cls] = {"__call__": own} if own is not None else {}
         self._changed = self._difference()
 
