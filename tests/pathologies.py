@@ -78,7 +78,7 @@ PATHOLOGIES = [
         """
         def late(i): time.sleep(0.001); return torch.ones(64), i % 4
         loader = DataLoader(Items(late), 8, num_workers=0 if SLOW else 2, persistent_workers=not SLOW)
-        model = nn.Sequential(Device(0.015), nn.Linear(64, 4))
+        model = nn.Sequential(Device(0.04), nn.Linear(64, 4))
         """,
     ),
     Pathology(
