@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fasttrain_doctor.records import Kind
 from tests.loop_shape import LEARN, SGD, Shape
 from tests.watched import Seen
 
@@ -13,7 +14,9 @@ def _each_step_waits(seen: Seen) -> None:
 
 
 def _no_evaluation_in_a_step(seen: Seen) -> None:
-    assert max(s.seconds for s in seen.watched.steps.steps) < 0.1  # which all of it takes
+    asked = [r.t0 for r in seen.watched.process.of(Kind.NEXT) if r.a in seen.watched.steps.eval_loaders]
+    assert asked
+    assert not any(s.start <= t < s.end for t in asked for s in seen.watched.steps.steps)
 
 
 def _two_training_loaders(seen: Seen) -> None:
