@@ -87,9 +87,13 @@ def causes_of(family: str, workers: int) -> list[Cause]:
 
 
 def pairs_of(family: str, families: Sequence[str]) -> list[tuple[str, str]]:
-    """Return a script's share of the two-cause cases; each is planted in two families."""
-    at = families.index(family)
-    return [pair for i, pair in enumerate(PAIRS) if i % len(families) == at]
+    """Return a script's share of the two-cause cases: each goes to one of the families that can have both planted."""
+    out = []
+    for i, pair in enumerate(PAIRS):
+        able = [f for f in families if {*pair} <= {cause.place for cause in causes_of(f, 0)}]
+        if able and able[i % len(able)] == family:
+            out.append(pair)
+    return out
 
 
 def schedule(causes: Iterable[Cause], shares: Sequence[float], pairs: Iterable[tuple[str, str]] = ()) -> list[Doses]:
