@@ -141,7 +141,12 @@ def _on_a_terminal(words: list[str], env: Mapping[str, str], folder: Path) -> tu
         data += chunk
     os.close(master)
     _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status), data.decode().replace("\r\n", "\n")
+    return os.waitstatus_to_exitcode(status), _lines(data.decode())
+
+
+def _lines(text: str) -> str:
+    """Return a terminal's lines in order: which of two streams was shown first is not theirs to say."""
+    return "\n".join(sorted(text.replace("\r\n", "\n").split("\n")))
 
 
 def under_the_probe(case: Case, folder: Path, run_dir: Path) -> tuple[Outcome, list[str]]:
@@ -167,5 +172,5 @@ def under_the_probe(case: Case, folder: Path, run_dir: Path) -> tuple[Outcome, l
     files = {n: what for n, what in _files(folder).items() if not n.startswith("run/")}
     stdout, stderr = ((run_dir / name).read_bytes().decode() for name in ("out", "err"))
     if case.terminal:
-        stdout, stderr = (stdout + stderr).replace("\r\n", "\n"), ""
+        stdout, stderr = _lines(stdout + stderr), ""
     return Outcome(code, stdout, stderr, files), read_probe(probe).degraded()

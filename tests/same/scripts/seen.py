@@ -21,7 +21,31 @@ import warnings
 
 _OURS = ("fasttrain", "FASTTRAIN_DOCTOR")
 # Of the standard library, imported before the script's first line; torch imports each of them as well.
-_EARLY = {"_ctypes", "_json", "_struct", "_typing", "_weakrefset", "collections.abc", "ctypes", "ctypes._endian", "fcntl", "json", "json.decoder", "json.encoder", "json.scanner", "signal", "struct", "threading", "typing", "typing.io", "typing.re", "weakref", "math", "socket", "_socket"}
+_EARLY = {
+    "_ctypes",
+    "_json",
+    "_struct",
+    "_typing",
+    "_weakrefset",
+    "collections.abc",
+    "ctypes",
+    "ctypes._endian",
+    "fcntl",
+    "json",
+    "json.decoder",
+    "json.encoder",
+    "json.scanner",
+    "signal",
+    "struct",
+    "threading",
+    "typing",
+    "typing.io",
+    "typing.re",
+    "weakref",
+    "math",
+    "socket",
+    "_socket",
+}
 
 
 def say(name, value):

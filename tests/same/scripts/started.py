@@ -51,6 +51,7 @@ for k in range(8):
     loss.backward()
     opt.step()
     print(f"\r{k} {loss.item().hex()}", end="", file=sys.stderr, flush=True)
+print(file=sys.stderr)
 print(told(), terminal())
 if "--fail" in sys.argv:
     net(torch.rand(3))
