@@ -12,6 +12,7 @@ from tests import (
     loop_shapes_evaluation,
     loop_shapes_loaders,
     loop_shapes_made,
+    loop_shapes_optimizers,
     loop_shapes_updates,
 )
 from tests.loop_batch import watch_all
@@ -22,6 +23,7 @@ THEMES = {
     "batches": loop_shapes_batches.SHAPES,
     "loaders": loop_shapes_loaders.SHAPES,
     "updates": loop_shapes_updates.SHAPES,
+    "optimizers": loop_shapes_optimizers.SHAPES,
     "evaluation": loop_shapes_evaluation.SHAPES,
     "made": loop_shapes_made.SHAPES,
 }
