@@ -18,7 +18,7 @@ def training(*names: str, watch: Watch = "observe") -> Case:
     return Case("+".join(names) if len(names) < 3 else "all trainings", ("trainings.py", *names), watch=watch)
 
 
-TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "trainings.py", "distributed")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "trainings.py", "distributed")
 
 # Modules of the user's with names that the doctor has as well, and what their own site folder runs at the start.
 SHADOWS = {f"{name}.py": f"MINE = '{name}'\n" for name in ("doctor", "records", "state", "welcome")} | {
@@ -56,7 +56,7 @@ ENDINGS = Case("endings", ("endings.py", "3"))
 
 CASES = (
     *(training(name, watch=w) for name in (*IN_PROCESS, *FORKING, *SLOWER) for w in ("observe", "look")),
-    Case("torchrun", TORCHRUN),
+    Case("torchrun", TORCHRUN, several=True),
     SEEN,
     ENDINGS,
     *STARTED,

@@ -9,7 +9,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +34,7 @@ class Case:
     env: Mapping[str, str] = field(default_factory=dict)
     terminal: bool = False
     watch: Watch = "observe"
+    several: bool = False  # processes that print, in whatever order
 
     @property
     def command(self) -> list[str]:
@@ -73,6 +74,8 @@ def compare(case: Case, folder: Path) -> tuple[Outcome, list[str], list[str]]:
     """
     alone = by_itself(case, folder / "at")
     watched, degraded = under_the_probe(case, folder / "at", folder / "run")
+    if case.several:
+        alone, watched = (replace(each, stdout=_lines(each.stdout)) for each in (alone, watched))
     return alone, alone.differences(watched), degraded
 
 
