@@ -171,9 +171,12 @@ def with_locks(b: Breakdown, waits: Waits) -> Breakdown:
     io, prepare = phases.get(Phase.IO), phases.get(Phase.PREPARE)
     if data and io is not None and prepare is not None:
         phases[Phase.IO], phases[Phase.PREPARE], moved = _without_locks(io, prepare, waits)
+        if Phase.IO in b.inferred:  # batches made in the loop: its own waits were taken for reads, as a fetch's are
+            moved = min(io, waits.loop)
+            phases[Phase.IO], phases[Phase.PREPARE] = io - moved, prepare
         data -= moved
     python = other.get("python") or 0.0
-    own = min(python, waits.loop)
+    own = min(python, waits.loop - moved) if Phase.IO in b.inferred else min(python, waits.loop)
     if own:
         other["python"] = python - own
     other["lock"] = (other.get("lock") or 0.0) + moved + own

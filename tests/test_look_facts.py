@@ -127,6 +127,15 @@ def test_waits_for_locks_leave_io_and_preparation_and_the_step_is_the_same(waits
     assert total(b) == pytest.approx(total(BREAKDOWN))
 
 
+def test_what_a_batch_made_in_the_loop_waits_for_a_lock_is_no_read():
+    made = replace(BREAKDOWN, inferred=("io", "prepare"))
+    b = with_locks(made, Waits(lock=0.0, io=0.0, loop=0.004))
+    assert b.other["lock"] == pytest.approx(0.004)
+    assert b.phases[Phase.IO] == pytest.approx(BREAKDOWN.phases[Phase.IO] - 0.004)
+    assert b.other["python"] == BREAKDOWN.other["python"]
+    assert total(b) == pytest.approx(total(BREAKDOWN))
+
+
 def test_what_the_loop_waits_for_a_lock_leaves_its_python():
     b = with_locks(BREAKDOWN, Waits(lock=0.0, io=0.0, loop=0.004))
     assert b.other["lock"] == pytest.approx(0.004)

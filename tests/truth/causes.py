@@ -17,7 +17,7 @@ class Cause:
     """``answer`` is the name that it must be given, ``part`` the phase or the part of ``other`` that it lies in.
 
     ``rules`` may name it as well; none: no rule can know that a model should be faster than it is. That workers which
-    compute wait for a CPU is as true as that they compute, on two cores.
+    compute wait for a CPU is as true as that they compute, on two cores, and so is that a loop without a loader has none.
     """
 
     name: str
@@ -29,14 +29,15 @@ class Cause:
     with_workers: bool = False  # planted only where workers prepare the batches
 
 
-CPU = ("input-wait-cpu", "worker-contention")
+BARE = "data-outside-loader"
+CPU = ("input-wait-cpu", "worker-contention", BARE)
 CAUSES = (
-    Cause("slow read", "read", "io", "read", ("input-wait-io", "small-files", "storage-bound"), in_data=True),
+    Cause("slow read", "read", "io", "read", ("input-wait-io", "small-files", "storage-bound", BARE), in_data=True),
     Cause("slow decode", "decode", "prepare", "decode", CPU, in_data=True),
     Cause("decode in a pool", "pool", "prepare", "decode", CPU, in_data=True),
     Cause("slow transform", "transform", "prepare", "transform", CPU, in_data=True),
     Cause("slow collate", "collate", "prepare", "collate", ("slow-collate", *CPU), in_data=True),
-    Cause("lock held elsewhere", "lock", "lock", "lock", ("lock-wait",), in_data=True),
+    Cause("lock held elsewhere", "lock", "lock", "lock", ("lock-wait", BARE), in_data=True),
     Cause("one slow sample in 16", "sample", "io", "sample", ("straggler-sample", "input-wait-io"), in_data=True),
     Cause(
         "too few workers",

@@ -68,10 +68,11 @@ def is_truth(case: Case) -> bool:
 
 
 def is_named(cause: Cause, answer: str, said: Said) -> bool:
-    """Whether an answer names the cause; where nothing looked inside, its phase is the finest name there is."""
+    """Whether an answer names the cause; where no loader can be looked into, its phase is the finest name there is."""
     if answer == cause.answer:
         return True
-    return said.look is None and answer in UNNAMED and answer in (cause.part, "item") and cause.in_data
+    seen = said.look is not None and any(s is not None for s in said.look.stages.values())
+    return not seen and answer in UNNAMED and answer in (cause.part, "item") and cause.in_data
 
 
 @dataclass(frozen=True)
