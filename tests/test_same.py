@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.same.cases import ENDINGS, FORKING, IN_PROCESS, SEEN, STARTED, training
+from tests.same.cases import FORKING, IN_PROCESS, SEEN, STARTED, training
 from tests.same.running import Case, compare
 
 MODULE = next(case for case in STARTED if case.name == "as a module")
