@@ -109,8 +109,8 @@ PATHOLOGIES = [
         "input-wait-cpu",
         """
         import pandas as pd
-        frame = pd.DataFrame(torch.randn(4000, 64).numpy()); table = torch.tensor(frame.to_numpy())
-        def row(i): return (torch.tensor(frame.iloc[i].values) if SLOW else table[i]), i % 4
+        table = torch.randn(4000, 64); frame = pd.DataFrame(table.numpy()); frame["kind"] = "a"  # a row of it is made of objects
+        def row(i): return (torch.tensor(frame.iloc[i].values[:64].astype("float32")) if SLOW else table[i]), i % 4
         loader = DataLoader(Items(row), 32)
         model = nn.Sequential(Device(0.03), nn.Linear(64, 4))
         """,
@@ -125,7 +125,7 @@ PATHOLOGIES = [
         file = io.BytesIO(); Image.linear_gradient("L").convert("RGB").resize((1000, 800) if SLOW else (16, 16)).save(file, "JPEG")
         def picture(i):
             small = Image.open(io.BytesIO(file.getvalue())).convert("L").resize((8, 8))
-            return torch.tensor(list(small.tobytes()), dtype=torch.float32) / 255, i % 4
+            return torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8).float(), i % 4
         loader = DataLoader(Items(picture), 4)
         model = nn.Sequential(Device(0.03), nn.Linear(64, 4))
         """,
