@@ -111,8 +111,8 @@ PATHOLOGIES = [
         import pandas as pd
         table = torch.randn(4000, 64); frame = pd.DataFrame(table.numpy()); frame["kind"] = "a"  # a row of it is made of objects
         def row(i): return (torch.tensor(frame.iloc[i].values[:64].astype("float32")) if SLOW else table[i]), i % 4
-        loader = DataLoader(Items(row), 32)
-        model = nn.Sequential(Device(0.03), nn.Linear(64, 4))
+        loader = DataLoader(Items(row), 64)
+        model = nn.Sequential(Device(0.02), nn.Linear(64, 4))
         """,
         needs=("pandas",),
     ),
@@ -249,7 +249,7 @@ PATHOLOGIES = [
         model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
                             nn.Linear(16, 4)).to(memory_format=layout)
         pictures = torch.randn(16, 3, 24, 24).to(memory_format=layout)
-        loader = rows()
+        loader = rows(4096, 16)
         def learn(x, y): return loss_of(model(pictures), y)
         """,
     ),
