@@ -28,6 +28,7 @@ _BY_HOOK = {
     "backward": Loss("backwards are not seen: backward is unknown and part of other", (Phase.BACKWARD,)),
     "optimizer": Loss("optimizer steps are not seen: optimizer is unknown and part of other", (Phase.OPTIMIZER,)),
     "zero_grad": Loss("zero_grad is not seen: its time is part of other"),
+    "clipping": Loss("clipping is not seen: its time is part of other"),
     "scaler": Loss("gradient scalers are not followed: updates that they skip are not counted as steps"),
     "spans": Loss("checkpoints, logging, collectives and garbage collection are not told from the rest of other", (),
                   ("checkpoint", "logging", "collective", "gc")),

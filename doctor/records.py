@@ -40,7 +40,7 @@ class Kind(IntEnum):
     # Python threads' CPU so far at t0, 0: not read (only where no loader is asked)
     BACKWARD = 4  # autograd.backward/grad, outermost. flag 1: inside another call; a, b: the same
     OPTIMIZER = 5  # an optimizer's step. obj optimizer; a, b: the same at t1; flag 1: skipped by a gradient scaler
-    ZERO_GRAD = 6  # obj optimizer or module
+    GRADIENTS = 6  # gradients are cleared or clipped
     SPAN = 7  # flag: Span; something that is not training. a: its place in the user's code (fact number) or 0
     COPY = 8  # a copy to the device issued by the host. flag 1: source pinned, 2: non_blocking; a bytes, b place or 0
     ITERATOR = 9  # an iterator was made or reset. obj iterator, a loader, b workers, c 1 when reset

@@ -23,6 +23,8 @@ _ABSENT = object()
 _OWNERS: list[Any] = [
     torch,
     torch.autograd,
+    nn.utils,
+    nn.utils.clip_grad,
     torch.Tensor,
     torch.distributed,
     nn.Module,

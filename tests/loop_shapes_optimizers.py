@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fasttrain_doctor.evidence import Phase
+from fasttrain_doctor.records import Kind
 from tests.loop_shape import LEARN, SGD, Shape
 from tests.watched import Seen
 
@@ -29,12 +30,32 @@ def _update_inferred(seen: Seen) -> None:
     assert seen.breakdown.inferred == ("optimizer",)
 
 
+def _clipping_is_the_optimizers(seen: Seen) -> None:
+    """Clearing and clipping, by either way of naming it: two records a step beside the step itself."""
+    assert len(seen.watched.process.of(Kind.GRADIENTS)) == 40
+
+
 def _frameworks_own(seen: Seen) -> None:
     """One millisecond before the step and one within its closure, after the backward: neither is the optimizer's."""
     assert seen.phase(Phase.OPTIMIZER) < 0.5 * seen.phase(Phase.OTHER)
 
 
 SHAPES = [
+    Shape(
+        "clipped",
+        SGD
+        + """
+        from torch.nn.utils import clip_grad_norm_
+        for i, (x, y) in enumerate(DataLoader(Points(), batch_size=4)):
+            opt.zero_grad()
+            loss_of(net(x), y).backward()
+            (clip_grad_norm_ if i % 2 else nn.utils.clip_grad_norm_)(parameters=net.parameters(), max_norm=1.0)
+            opt.step()
+        """,
+        steps=20,
+        check=_clipping_is_the_optimizers,
+        loop="for i, (x, y) in enumerate(",
+    ),
     Shape(
         "lbfgs_closure",
         """

@@ -51,7 +51,7 @@ class Script:
         self._add(Kind.OPTIMIZER, ms, obj=optimizer)
 
     def zero(self, ms: float = 0.1) -> None:
-        self._add(Kind.ZERO_GRAD, ms)
+        self._add(Kind.GRADIENTS, ms)
 
     def pause(self, ms: float) -> None:
         self._add(Kind.MARK, ms, flag=1)

@@ -192,8 +192,7 @@ def install() -> None:
     count_nodes()
     _tensor = torch.Tensor
     _grad_enabled = torch.is_grad_enabled
-    # torch 2.1 and 2.2 have it elsewhere, and dynamo knows it there.
-    _compiling = getattr(torch.compiler, "is_compiling", None) or getattr(torch._utils, "is_compiling", bool)
+    _compiling = unseen.is_compiling()
     _class_wide = torch.nn.Module.__call__
     _looks_at_all = _learning(_class_wide)
     torch.nn.Module.__call__ = _looks_at_all  # type: ignore[method-assign]

@@ -10,7 +10,6 @@ from fasttrain_doctor.probe import fetching, state, training
 from fasttrain_doctor.probe.items import Items
 from fasttrain_doctor.probe.loop import Loop
 from fasttrain_doctor.probe.recorder import Recorder, clock
-from fasttrain_doctor.records import Kind
 
 _CALLS = 40
 _SAMPLES = 64
@@ -33,7 +32,7 @@ def measure() -> dict[str, float]:
     loop, recorder = state.loop, state.recorder
     state.loop, state.recorder = Loop(None), Recorder.scratch(_CALLS * 8)
     try:
-        call = training._wrap_zero_grad(_nothing, int(Kind.ZERO_GRAD))
+        call = training._wrap_gradients(_nothing)
         fetch = fetching._wrap(_Fetcher.fetch, "dataset", Items)
         one, many = (_Fetcher(n) for n in (1, _SAMPLES))
         few, all_ = [0], list(range(_SAMPLES))

@@ -1,4 +1,4 @@
-"""Hooks on the training itself: outermost backward, optimizer steps, ``zero_grad``, and the forwards' own."""
+"""Hooks on the training itself: outermost backward, optimizer steps, clearing and clipping, and the forwards' own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fasttrain_doctor.probe.imports import on_import
 from fasttrain_doctor.probe.recorder import clock, thread_clock
 from fasttrain_doctor.records import Kind
 
-_BACKWARD, _OPTIMIZER = int(Kind.BACKWARD), int(Kind.OPTIMIZER)  # an Enum's members are slow to reach
+# An Enum's members are slow to reach.
+_BACKWARD, _OPTIMIZER, _GRADIENTS = int(Kind.BACKWARD), int(Kind.OPTIMIZER), int(Kind.GRADIENTS)
 
 
 def _wrap_backward(original: Any) -> Any:
@@ -181,23 +182,26 @@ def _hook_fastai(module: Any) -> None:
     module.Optimizer.step = _wrap_foreign(module.Optimizer.step)
 
 
-def _wrap_zero_grad(original: Any, kind: int) -> Any:
+def _wrap_gradients(original: Any) -> Any:
+    """Note when gradients are cleared or clipped: the optimizer's work, though not in its step."""
+    compiling = unseen.is_compiling()
+
     @unseen.wraps(original)
-    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def on_gradients(*args: Any, **kwargs: Any) -> Any:
         try:
-            if state.inside.depth or state.loop.off:
-                return original(self, *args, **kwargs)
+            if compiling() or state.inside.depth or state.loop.off:
+                return original(*args, **kwargs)
             t0, cpu0 = clock(), thread_clock()
             try:
-                return original(self, *args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 cpu1, t1 = thread_clock(), clock()
-                state.recorder.write(kind, 0, 0, t0, t1, cpu0, cpu1)
+                state.recorder.write(_GRADIENTS, 0, 0, t0, t1, cpu0, cpu1)
         except BaseException as error:
             unseen.strip(error)
             raise
 
-    return zero_grad
+    return on_gradients
 
 
 def install_steps() -> None:
@@ -216,7 +220,18 @@ def _install_optimizer() -> None:
 def _install_zero_grad() -> None:
     from torch.optim.optimizer import Optimizer
 
-    Optimizer.zero_grad = _wrap_zero_grad(Optimizer.zero_grad, int(Kind.ZERO_GRAD))  # type: ignore[method-assign]
+    Optimizer.zero_grad = _wrap_gradients(Optimizer.zero_grad)  # type: ignore[method-assign]
+
+
+def _install_clipping() -> None:
+    """Hook clipping where it was made and where scripts take it from."""
+    import torch
+    from torch.nn.utils import clip_grad
+
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        hooked = _wrap_gradients(getattr(clip_grad, name))
+        setattr(clip_grad, name, hooked)
+        setattr(torch.nn.utils, name, hooked)
 
 
 def _install_scaler() -> None:
@@ -243,11 +258,12 @@ PARTS: dict[str, Callable[[], None]] = {
     "forward": forwards.install,
     "backward": _install_backward,
     "zero_grad": _install_zero_grad,
+    "clipping": _install_clipping,
     "scaler": _install_scaler,
 }
 
 
 def install() -> None:
-    """Hook forward, backward, optimizer steps, zero_grad and gradient scalers (torch 2.1 to 2.14)."""
+    """Hook forward, backward, optimizer steps, zero_grad, clipping and gradient scalers (torch 2.1 to 2.14)."""
     for part in PARTS.values():
         part()

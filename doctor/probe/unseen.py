@@ -42,6 +42,14 @@ def pass_over(function: Any, *, compiled: bool = False) -> Any:
     return function
 
 
+def is_compiling() -> Callable[[], bool]:
+    """Return torch's own answer to whether dynamo is compiling the caller; torch 2.1 and 2.2 have it elsewhere."""
+    import torch
+
+    answer: Any = getattr(torch.compiler, "is_compiling", None) or getattr(torch._utils, "is_compiling", bool)
+    return answer  # type: ignore[no-any-return]
+
+
 def strip(error: BaseException) -> None:
     """Take the frame that has caught ``error`` out of its traceback, and hooks' own errors out of its context.
 
