@@ -229,7 +229,7 @@ PATHOLOGIES = [
         keep = [{"i": [i]} for i in range(300_000)]; gc.collect(); gc.set_threshold(700, 10, 2)
         if not SLOW: gc.freeze()
         loader = rows()
-        def after(step): made = [[{}] for _ in range(4000)]
+        def after(step): made = [[{}] for _ in range(1000)]
         """,
     ),
     Pathology(
