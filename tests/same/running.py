@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -120,8 +121,16 @@ def by_itself(case: Case, folder: Path) -> Outcome:
     if case.terminal:
         code, text = _on_a_terminal(words, env, folder)
         return Outcome(code, text, "", _files(folder))
-    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, start_new_session=True, timeout=170)
-    return Outcome(done.returncode, done.stdout.decode(), done.stderr.decode(), _files(folder))
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, cwd=folder, env=env, stdout=pipe, stderr=pipe, start_new_session=True) as started:
+        try:
+            stdout, stderr = started.communicate(timeout=170)
+        except subprocess.TimeoutExpired:
+            os.killpg(
+                started.pid, signal.SIGTERM
+            )  # a launcher takes its ranks along, which are in sessions of their own
+            raise
+    return Outcome(started.returncode, stdout.decode(), stderr.decode(), _files(folder))
 
 
 def _on_a_terminal(words: list[str], env: Mapping[str, str], folder: Path) -> tuple[int, str]:
