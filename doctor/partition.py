@@ -182,7 +182,7 @@ def _gap(flat: Sequence[Piece], i: int, before_forward: str | None, by_hand: boo
         before_forward = "made" if updated and before_forward == "python" else before_forward
         if not updated:
             return "python"
-    before = _neighbour(flat, i, -1, _TELLING, asks)
+    before = _neighbour(flat, i, -1, _TELLING if asks else _COMPUTING, asks)  # where none is asked, others evaluate
     after = _neighbour(flat, i, 1, _TELLING, asks)
     computes = _neighbour(flat, i, 1, _COMPUTING, asks)
     trained = before is not None and before.kind is Kind.FORWARD

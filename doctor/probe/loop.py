@@ -119,8 +119,9 @@ class Loop:
         """Note that a loader is exhausted: what follows until it is asked again is not a step."""
         if threading.get_ident() != self.thread:
             return
-        if key == self._last_key:
-            self._last_key = None  # what is trained on next is none of its batches
+        if key == self._last_key:  # what is trained on next is none of its batches
+            self._last_key = None
+            self._asked.discard(key)
         if key in self.training and not self._aside:
             self._aside = clock()
 
