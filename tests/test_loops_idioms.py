@@ -60,6 +60,7 @@ IDIOMS = {
     "functional training": ("functional",),
     "closures": ("lbfgs_closure", "closure_without_loader", "closure_of_a_framework", "lightning"),
     "no optimizer": ("no_optimizer", "neither_loader_nor_optimizer", "update_by_hand", "autograd_grad"),
+    "gradients clipped before the update": ("clipped",),
     "an optimizer that is not torch's": ("optimizer_of_another_make", "scheduled_optimizer", "fastai"),
     "several optimizers": ("gan", "gan_critic_three_times", "gan_without_loader"),
     "accumulation": ("accumulation", "last_group_is_short", "ends_in_stop_iteration"),

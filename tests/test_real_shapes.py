@@ -3,10 +3,13 @@
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -139,10 +142,11 @@ for _ in range(50):
     assert "doctor" not in errors.read_text()
 
 
-def test_killed_workers_leave_no_folder_behind(session, tmp_path):
+def test_killed_workers_leave_no_folder_behind(session, request):
     """Each worker makes one for the sockets over which it passes tensors; hundreds were left in /tmp."""
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
+    # A short path: a socket's has 107 bytes at most, and where it would need more no batch is ever passed.
+    scratch = Path(tempfile.mkdtemp(prefix="ftd-"))
+    request.addfinalizer(lambda: shutil.rmtree(scratch))
     found, _ = session(
         SGD
         + """

@@ -150,7 +150,13 @@ def test_on_a_cpu_lower_precision_counts_only_with_units_for_it(flags: tuple[str
 
 
 def test_tf32_halves_what_bf16_can_still_bring() -> None:
-    cuda = {"machine": GPU, "clock": "device", "forward": 0.04, "backward": 0.06, "device": {"tensor_core": 0.95, "compute": 1.0}}
+    cuda = {
+        "machine": GPU,
+        "clock": "device",
+        "forward": 0.04,
+        "backward": 0.06,
+        "device": {"tensor_core": 0.95, "compute": 1.0},
+    }
     assert "full-precision-compute" not in found(model={"device": "cuda", "tf32": False}, **cuda)
     assert found(model={"device": "cuda", "tf32": True}, **cuda)["full-precision-compute"].lost == pytest.approx(0.5)
 
