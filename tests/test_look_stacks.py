@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dis
 import functools
+import os
 import threading
+import warnings
 import zlib
 
 import pytest
@@ -157,6 +159,41 @@ def test_the_call_under_way_is_read_from_the_source_with_the_module_it_leads_to(
     assert frame.function == "compressed"
     assert frame.line == compressed.__code__.co_firstlineno + 2
     assert frame.user
+
+
+def made(source: str, file, **space):
+    """A function ``made`` of source that says it is from a file."""
+    exec(compile(source, str(file), "exec"), space)
+    return space["made"]
+
+
+def test_a_form_feed_begins_no_line_and_an_escape_without_meaning_warns_nobody(tmp_path):
+    source = "import zlib\n\f\ndef made(x):\n    return zlib.compress(x, '\\d')\n"
+    file = tmp_path / "fed.py"
+    file.write_text(source)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        function = made(source, file)
+        of_python = len(told)
+        assert frame_of(function, "CALL").call == "zlib.compress"
+    assert len(told) == of_python
+
+
+def test_code_that_says_it_is_from_a_pipe_is_not_read_there(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert frame_of(made("def made(x): return x.load()", tmp_path / "pipe"), "CALL").call == ""
+
+
+def test_a_name_that_stands_for_nothing_yet_is_not_asked(tmp_path):
+    class Unbound:
+        @property
+        def __class__(self):
+            raise RuntimeError("there is nothing that this stands for")
+
+    source = "def made(): return current.load()\n"
+    (tmp_path / "app.py").write_text(source)
+    frame = frame_of(made(source, tmp_path / "app.py", current=Unbound()), "CALL")
+    assert (frame.call, frame.callee) == ("current.load", "")
 
 
 def test_entering_a_with_is_told_from_calling_something_in_its_line():

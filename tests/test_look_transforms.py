@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+from types import FunctionType
 
 import pytest
 import torch
@@ -149,6 +150,52 @@ def test_what_is_copied_or_pickled_meanwhile_is_the_original():
         assert other.augment == [double]
         assert type(other.transform.transforms[0]) is Add
         assert other.transform.transforms[1] is double
+
+
+def test_a_function_is_found_in_its_list_meanwhile_and_is_still_a_function():
+    dataset = Points(augment=[Add(), double, Negate()])
+    timers = Transforms()
+    timers.put_on(dataset)
+    try:
+        assert double in dataset.augment
+        assert dataset.augment.index(double) == 1
+        assert isinstance(dataset.augment[1], FunctionType)
+        dataset.augment.remove(double)
+    finally:
+        timers.take_off()
+    assert [type(step) for step in dataset.augment] == [Add, Negate]
+
+
+class Unopened:
+    """As objects that open a file, or need a request under way, at the first thing asked of them."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name):
+        raise RuntimeError(f"{name} was asked for too early")
+
+
+class Unbound:
+    """As proxies that stand for another object wholly."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("there is nothing that this stands for")
+
+    @property
+    def __dict__(self):
+        raise RuntimeError("there is nothing that this stands for")
+
+
+def test_attributes_that_must_not_be_asked_are_not_and_take_no_timer_away():
+    dataset = Points(file=Unopened(), dataset=Unbound(), datasets=[Unopened(), Unbound()], augment=[Add(), double])
+    timers = Transforms()
+    timers.put_on(dataset)
+    try:
+        assert timers.why is None
+        assert len(timers.timers) == 2
+    finally:
+        timers.take_off()
 
 
 def test_what_the_script_itself_changes_meanwhile_stays_changed():

@@ -106,3 +106,25 @@ def test_a_batch_is_counted_and_a_long_one_not_looked_through(data, tensors, obj
     known = replace(process([]), facts=({"fact": "batch", "loader": 1, **facts},))
     assert batch_of(known, {"id": 1}) == (tensors, objects)
     assert batch_of(known, {"id": 2}) == (None, None)
+
+
+class Closed(torch.utils.data.Dataset):
+    """As data sets that pass every name on to what they have not opened yet."""
+
+    def __getitem__(self, index):
+        return index
+
+    def __len__(self):
+        return 4
+
+    def __getattr__(self, name):
+        raise RuntimeError(f"{name} was asked for too early")
+
+
+def test_a_loader_is_described_whatever_its_data_set_does_when_asked():
+    loader = torch.utils.data.DataLoader(range(4), batch_size=2)
+    loader.__dict__["dataset"] = Closed()
+    facts = describe.loader(loader)
+    assert facts["dataset"].endswith("Closed")
+    assert facts["batch_size"] == 2
+    assert facts["transforms"] is None

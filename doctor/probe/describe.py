@@ -17,6 +17,14 @@ def initialized() -> bool:
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
+def _asked(obj: Any, name: str) -> Any:
+    """Return an attribute of the user's; None where there is none, or where asking fails in whatever way."""
+    try:
+        return getattr(obj, name, None)
+    except Exception:
+        return None
+
+
 def _length(obj: Any) -> int | None:
     try:
         return len(obj)
@@ -33,7 +41,7 @@ def loader(obj: Any) -> dict[str, Any]:
     sampler = getattr(obj, "batch_sampler", None)
     if sampler is None:  # not `or`: a sampler may have no length, and so no truth
         sampler = getattr(obj, "sampler", None)
-    inner = getattr(sampler, "sampler", None)
+    inner = _asked(sampler, "sampler")
     context = getattr(obj, "multiprocessing_context", None)
     at = user_line(2)
     # Asking an iterable loader for its length would make torch warn when the two disagree.
@@ -44,7 +52,7 @@ def loader(obj: Any) -> dict[str, Any]:
         "prefetch_factor": getattr(obj, "prefetch_factor", None),
         "pin_memory": bool(getattr(obj, "pin_memory", False)),
         "persistent_workers": bool(getattr(obj, "persistent_workers", False)),
-        "batch_size": getattr(obj, "batch_size", None) or getattr(sampler, "batch_size", None),
+        "batch_size": getattr(obj, "batch_size", None) or _asked(sampler, "batch_size"),
         "length": length,
         "dataset": qualname(dataset),
         "dataset_length": None if iterable else _length(dataset),
@@ -62,28 +70,28 @@ def loader(obj: Any) -> dict[str, Any]:
 
 
 def _function(obj: Any) -> str | None:
-    name = getattr(obj, "__qualname__", None)
-    return None if name is None else f"{obj.__module__}.{name}"
+    name = _asked(obj, "__qualname__")
+    return None if name is None else f"{_asked(obj, '__module__')}.{name}"
 
 
 def transforms(dataset: Any) -> list[dict[str, Any]] | None:
     """Name the steps of a dataset's torchvision-style ``transform``, with mean and std where one normalises."""
     for _ in range(8):  # Subset and friends wrap the data set that has the transform
-        transform = getattr(dataset, "transform", None)
+        transform = _asked(dataset, "transform")
         if transform is not None:
             break
-        dataset = getattr(dataset, "dataset", None)
+        dataset = _asked(dataset, "dataset")
         if dataset is None:
             return None
     else:
         return None
-    steps = getattr(transform, "transforms", None)
+    steps = _asked(transform, "transforms")
     if not isinstance(steps, (list, tuple)):
         steps = [transform]
     out = []
     for step in steps[:32]:
         entry: dict[str, Any] = {"name": qualname(step)}
-        mean, std = getattr(step, "mean", None), getattr(step, "std", None)
+        mean, std = _asked(step, "mean"), _asked(step, "std")
         if isinstance(mean, (list, tuple)) and isinstance(std, (list, tuple)):
             entry |= {"mean": [float(x) for x in mean], "std": [float(x) for x in std]}
         out.append(entry)

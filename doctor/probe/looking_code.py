@@ -6,6 +6,7 @@ import ast
 import builtins
 import dis
 import os
+import re
 import tokenize
 from collections.abc import Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -71,11 +72,15 @@ class Reader:
     def _source(self, file: str) -> list[str]:
         found = self._lines.get(file)
         if found is None:
+            found = []
             try:
-                with tokenize.open(file) as source:
-                    found = source.read(_MOST_SOURCE).splitlines()
-            except (OSError, SyntaxError, UnicodeDecodeError):
-                found = []
+                if os.path.isfile(
+                    file
+                ):  # code may say it is from a pipe or the terminal: the script reads that, not we
+                    with tokenize.open(file) as source:
+                        found = source.read(_MOST_SOURCE).split("\n")  # ``splitlines`` also ends one at a form feed
+            except (OSError, SyntaxError, ValueError):
+                pass
             self._lines[file] = found
         return found
 
@@ -107,7 +112,8 @@ def _position(code: CodeType, offset: int) -> tuple[int, int, int, int]:
 def _called(text: str) -> str:
     """Return the dotted name that a call's text calls: ``a.b`` for ``a.b(c)``, ``.b`` for ``a[0].b(c)``, else ''."""
     try:
-        node: ast.AST = ast.parse(text.strip(), mode="eval").body
+        # What escapes say is nothing to us, and Python would warn the script of those that say nothing.
+        node: ast.AST = ast.parse(re.sub(r"\\.", "__", text.strip()), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ""
     if not isinstance(node, ast.Call):
@@ -127,14 +133,15 @@ def _module_of(call: str, space: Mapping[str, Any]) -> str:
     if not first:
         return ""
     found = space.get(first, getattr(builtins, first, None))
-    while isinstance(found, ModuleType) and rest:  # its own names only: asking could import something
+    # By their types, and a module's own names only: asking what stands for another object could import or open it.
+    while issubclass(type(found), ModuleType) and rest:
         inner = vars(found).get(rest[0])
         if inner is None:
             return str(found.__name__)
         found, rest = inner, rest[1:]
-    if isinstance(found, ModuleType):
+    if issubclass(type(found), ModuleType):
         return str(found.__name__)
-    if isinstance(found, (FunctionType, BuiltinFunctionType, type)):
+    if issubclass(type(found), (FunctionType, BuiltinFunctionType, type)):
         return str(found.__module__ or "")
     return ""
 

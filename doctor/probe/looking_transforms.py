@@ -79,6 +79,16 @@ class _InPlace:
             unseen.strip(error)
             raise
 
+    @property
+    def __class__(self) -> Any:  # type: ignore[misc]  # what ``isinstance`` goes by
+        return self._ftd_original.__class__
+
+    def __eq__(self, other: object) -> bool:  # what ``in``, ``index`` and ``remove`` of its list go by
+        return bool(self._ftd_original == getattr(other, "_ftd_original", other))
+
+    def __hash__(self) -> int:
+        return hash(self._ftd_original)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ftd_original, name)
 
@@ -182,7 +192,7 @@ class Transforms:
             type.__setattr__(owner, where, method)
             self._undo.append(lambda: type.__setattr__(owner, where, function))
             return
-        held: Any = owner if isinstance(owner, (list, dict)) else owner.__dict__
+        held: Any = owner if issubclass(type(owner), (list, dict)) else _held(owner)
         if isinstance(where, tuple):  # (attribute that is a tuple, place in it)
             name, place = where
             before = held[name]
@@ -236,6 +246,15 @@ def _name(member: Any) -> str:
     return "__main__." + name.removeprefix("__mp_main__.") if name.startswith("__mp_main__.") else name
 
 
+def _held(obj: Any) -> dict[str, Any]:
+    """Return an object's own attributes. What stands for another object is not asked: it might open it, or fail."""
+    try:
+        held = object.__getattribute__(obj, "__dict__")
+    except Exception:  # it has none, or a property in its place
+        return {}
+    return held if issubclass(type(held), dict) else {}
+
+
 def _datasets(dataset: Any) -> Iterator[Any]:
     """Yield a data set and those that it wraps: Subset's, ConcatDataset's and the like."""
     pending: list[tuple[Any, int]] = [(dataset, 0)]
@@ -246,22 +265,22 @@ def _datasets(dataset: Any) -> Iterator[Any]:
             continue
         seen.add(id(found))
         yield found
-        held = getattr(found, "__dict__", {})
+        held = _held(found)
         pending.append((held.get("dataset"), depth + 1))
         inner = held.get("datasets")
-        if isinstance(inner, (list, tuple)):
+        if issubclass(type(inner), (list, tuple)):
             pending += [(each, depth + 1) for each in inner[:_MOST]]
 
 
 def _members(dataset: Any) -> Iterator[tuple[Any, Any, tuple[str, int], Any]]:
     """Yield (owner, index or name in it, (attribute, place), member) of every transform found from a data set."""
     for found in _datasets(dataset):
-        held = getattr(found, "__dict__", {})
+        held = _held(found)
         whole = {id(held.get(name)) for name in ("transform", "target_transform")}
         names = [name for name in _NAMES if name in held] + [name for name in held if name not in _NAMES]
         for name in names:
             value = held[name]
-            if name == "transforms" and whole & {id(v) for v in getattr(value, "__dict__", {}).values()} - {id(None)}:
+            if name == "transforms" and whole & {id(v) for v in _held(value).values()} - {id(None)}:
                 continue  # torchvision's pair of the two
             yield from _parts(found, name, value)
         method = type(found).__dict__.get("transform")
@@ -271,10 +290,10 @@ def _members(dataset: Any) -> Iterator[tuple[Any, Any, tuple[str, int], Any]]:
 
 def _parts(owner: Any, name: str, value: Any) -> Iterator[tuple[Any, Any, tuple[str, int], Any]]:
     """Yield a pipeline's members: of a list of callables, a Compose, a Sequential, or the one callable itself."""
-    inner = getattr(value, "__dict__", {}).get("transforms")
-    modules = getattr(value, "__dict__", {}).get("_modules")
+    inner: Any = _held(value).get("transforms")
+    modules: Any = _held(value).get("_modules")
     if isinstance(modules, dict) and "transforms" in modules and inner is None:  # a Compose of a ModuleList
-        modules = modules["transforms"].__dict__.get("_modules")
+        modules = _held(modules["transforms"]).get("_modules")
     elif not (isinstance(modules, dict) and type(value).__name__ in ("Sequential", "ModuleList")):
         modules = None
     if modules is not None:
@@ -291,7 +310,7 @@ def _parts(owner: Any, name: str, value: Any) -> Iterator[tuple[Any, Any, tuple[
 def _pipeline(value: Any) -> bool:
     """Whether a value is a list or tuple of callables that are no classes."""
     return (
-        isinstance(value, (list, tuple))
+        issubclass(type(value), (list, tuple))
         and 0 < len(value) <= _MOST
         and all(callable(each) and not isinstance(each, type) for each in value)
     )
