@@ -79,8 +79,8 @@ class _InPlace:
             unseen.strip(error)
             raise
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]  # what ``isinstance`` goes by
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # what ``isinstance`` goes by
         return self._ftd_original.__class__
 
     def __eq__(self, other: object) -> bool:  # what ``in``, ``index`` and ``remove`` of its list go by
@@ -267,7 +267,7 @@ def _datasets(dataset: Any) -> Iterator[Any]:
         yield found
         held = _held(found)
         pending.append((held.get("dataset"), depth + 1))
-        inner = held.get("datasets")
+        inner: Any = held.get("datasets")
         if issubclass(type(inner), (list, tuple)):
             pending += [(each, depth + 1) for each in inner[:_MOST]]
 
