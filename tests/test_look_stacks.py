@@ -12,7 +12,7 @@ import zlib
 import pytest
 
 from fasttrain_doctor.probe.looking_code import Reader
-from fasttrain_doctor.probe.looking_facts import in_fetches, weights
+from fasttrain_doctor.probe.looking_facts import Clocked, in_fetches, weights
 from fasttrain_doctor.probe.looking_sampler import Sample
 from fasttrain_doctor.probe.looking_stacks import Frame, State, Wait, in_loop, outside, place, stage, waits_for
 
@@ -235,7 +235,7 @@ def test_no_sample_stands_for_nothing():
 
 def test_waiting_for_the_interpreter_while_others_compute_is_waiting_for_a_lock():
     hog = [sample(state=State.INTERPRETER, queued=900)] * 6
-    sums = in_fetches(hog, 6_000, 5_400, Reader({}, frozenset()))
+    sums = in_fetches(hog, Clocked(6_000), 5_400, Reader({}, frozenset()))
     assert sums.lock == pytest.approx(5_400, rel=0.01)
     assert sums.stages["item"] == pytest.approx(600, abs=10)
 
@@ -247,10 +247,34 @@ def test_waiting_for_a_pool_is_what_its_threads_do():
     own = (id(waited), offset_of(wait_for_event, "CALL"))
     reader = Reader({id(c): (c, f.__globals__) for c, f in ((code, compressed), (waited, wait_for_event))}, frozenset())
     busy = Sample(own, State.FUTEX, wall=1000, cpu=0, helpers=((key, State.RUNNING),))
-    sums = in_fetches([busy] * 5, 5_000, 5_000, reader)
-    assert sums.stages == {"decode": 5_000}
+    sums = in_fetches([busy] * 5, Clocked(5_000), 5_000, reader)
+    assert +sums.stages == {"decode": 5_000}
     assert sums.waits == {"io": 0, "lock": 0, "pool": 5_000}
     assert [frame.function for frame in sums.lines] == ["compressed"]
+
+
+def test_one_that_has_just_been_given_a_pools_result_waited_for_the_pool_and_for_no_lock():
+    """The sampler is let in when the pool's thread is done, and finds the fetch about to go on."""
+    own = (id(wait_for_event.__code__), offset_of(wait_for_event, "CALL"))
+    reader = Reader({own[0]: (wait_for_event.__code__, wait_for_event.__globals__)}, frozenset())
+    given = Sample(own, State.INTERPRETER, wall=1000, cpu=0, queued=900)
+    sums = in_fetches([given] * 5, Clocked(5_000), 4_500, reader)
+    assert sums.lock == 0
+    assert sums.waits["pool"] == pytest.approx(4_500, abs=10)
+    assert sums.stages["decode"] == pytest.approx(4_500, abs=10)
+
+
+def test_what_collation_and_transforms_take_is_told_by_the_clock_however_rarely_samples_meet_them():
+    """A thread in Python's own code gives way late: a short transform is met by none, what follows it by most."""
+    sums = in_fetches([sample(state=State.RUNNING)] * 4, Clocked(10_000, 1_000, 6_000), 0, Reader({}, frozenset()))
+    assert sums.stages == {"collate": 1_000, "transform": 6_000, "item": 3_000}
+
+
+def test_transforms_that_run_in_other_threads_take_no_wait_from_the_fetch():
+    waits = [sample(state=State.BLOCKED)] * 8 + [sample(state=State.RUNNING)] * 2
+    sums = in_fetches(waits, Clocked(10_000, 0, 50_000), 8_000, Reader({}, frozenset()))
+    assert sums.stages["read"] == pytest.approx(8_000, abs=10)
+    assert sums.stages["transform"] == pytest.approx(2_000, abs=10)
 
 
 def wait_for_event(future):

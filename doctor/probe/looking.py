@@ -61,6 +61,7 @@ class Look:
     samples: int = 0
     fetches: int = 0
     fetch_ns: int = 0
+    collate_ns: int = 0  # of fetch_ns, in the collate function
     blocked_ns: int | None = 0  # of fetch_ns, by the fetching thread's own accounting; None: not kept here
     opens: int = 0
     reads: Reads | None = field(default_factory=Reads)
@@ -141,7 +142,14 @@ class Look:
         return samples
 
     def close(
-        self, samples: list[Sample], count: int, ns: int, busy: int | None, opens: int, reads: Reads | None
+        self,
+        samples: list[Sample],
+        count: int,
+        ns: int,
+        collate: int,
+        busy: int | None,
+        opens: int,
+        reads: Reads | None,
     ) -> None:
         """Note that a fetch has ended as it should: only then does it count, and only within the look."""
         if self.over():
@@ -150,6 +158,7 @@ class Look:
         self.samples += count
         self.fetches += 1
         self.fetch_ns += ns
+        self.collate_ns += collate
         self.blocked_ns = None if busy is None or self.blocked_ns is None else self.blocked_ns + max(0, ns - busy)
         self.opens += opens
         self.transforms.keep()
@@ -174,6 +183,7 @@ def fetch(original: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
             if begun is not None:
                 looking_files.count(thread, False)
                 begun.look.inside.pop(thread, None)
+                fetcher.collate_fn = begun.collate.original
         if begun is not None:
             _end_fetch(begun, t1, cpu1, index)
         return data
@@ -188,10 +198,31 @@ class _Fetch:
 
     look: Look
     samples: list[Sample]
+    collate: _Collate
     queue: int
     opens: int
     cpu: int
     time: int
+
+
+class _Collate:
+    """Stands in for a fetcher's collate function, for one fetch and for the fetcher alone, and times it."""
+
+    __slots__ = ("ns", "original")
+
+    def __init__(self, original: Any) -> None:
+        self.original, self.ns = original, 0
+
+    @unseen.pass_over
+    def __call__(self, samples: Any) -> Any:
+        t0 = clock()
+        try:
+            return self.original(samples)
+        except BaseException as error:
+            unseen.strip(error)
+            raise
+        finally:
+            self.ns += clock() - t0
 
 
 def _begin_fetch(thread: int, fetcher: Any) -> _Fetch | None:
@@ -205,7 +236,10 @@ def _begin_fetch(thread: int, fetcher: Any) -> _Fetch | None:
         waited = queue.read()  # a read itself
         look.counter.begin()
         looking_files.count(thread, True)
-        return _Fetch(look, samples, waited, looking_files.opened(), thread_clock(), clock())
+        begun = _Fetch(look, samples, _Collate(fetcher.collate_fn), waited, looking_files.opened(), 0, 0)
+        fetcher.collate_fn = begun.collate
+        begun.cpu, begun.time = thread_clock(), clock()
+        return begun
     except Exception as error:
         state.degraded("look", error)
         if look is not None:
@@ -221,7 +255,7 @@ def _end_fetch(begun: _Fetch, t1: int, cpu1: int, index: Any) -> None:
         reads, waited = begun.look.counter.end(), queue.read()
         count = len(index) if isinstance(index, (list, tuple)) else 1
         busy = None if begun.queue < 0 or waited < 0 else cpu1 - begun.cpu + waited - begun.queue
-        begun.look.close(begun.samples, count, t1 - begun.time, busy, opens, reads)
+        begun.look.close(begun.samples, count, t1 - begun.time, begun.collate.ns, busy, opens, reads)
     except Exception as error:
         state.degraded("look", error)
 

@@ -237,7 +237,7 @@ class Sampler:
                 queued = min(blocked, computed - cpu)
                 delay = min(blocked - queued, held)
             helpers: tuple[tuple[Key, State], ...] = ()
-            if fetch is not None and state is State.FUTEX:
+            if fetch is not None and state in (State.FUTEX, State.INTERPRETER):
                 others = [(k, states[i]) for i, k in keys.items() if i not in self.inside and i not in self.threads]
                 helpers = tuple(others[:_HELPERS])
             sample = Sample(key, state, wall, cpu, queued, delay, helpers, after)
