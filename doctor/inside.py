@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from fasttrain_doctor import evidence
 from fasttrain_doctor.diagnosis import LOOKED_AT, Fetching, HotLine, LoaderFacts, Lock, Pressure, Reads, Transform
@@ -48,7 +49,8 @@ def hot_lines(found: Sequence[evidence.HotLine]) -> list[HotLine]:
 
 def _code(file: str, line: int) -> str | None:
     try:
-        text = linecache.getline(file, line).strip()
+        # Code may say that it is from a pipe or a terminal: opening that would wait for somebody.
+        text = linecache.getline(file, line).strip() if Path(file).is_file() else ""
     except ValueError:  # a name that no file can have: code made at run time
         return None
     return redact(text)[:_LONGEST] if text else None

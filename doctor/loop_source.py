@@ -113,6 +113,8 @@ def _covers(node: ast.AST, line: int) -> bool:
 @lru_cache(maxsize=32)
 def _tree(file: str) -> ast.Module | None:
     try:
+        if not Path(file).is_file():  # a pipe or a terminal: opening it would wait for somebody
+            return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about the user's source, which is run elsewhere
             return ast.parse(Path(file).read_bytes())

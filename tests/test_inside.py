@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from fasttrain_doctor.case import Case
 from fasttrain_doctor.diagnosis import LOOKED_AT, Diagnosis
 from fasttrain_doctor.evidence import Evidence, HotLine, Look
 from fasttrain_doctor.gather import Watched
-from fasttrain_doctor.inside import pressure_facts
+from fasttrain_doctor.inside import hot_lines, pressure_facts
+from fasttrain_doctor.loop_source import training_loop
 from fasttrain_doctor.reports import console
 from fasttrain_doctor.reports.view import view
 from fasttrain_doctor.sampling import Sample
@@ -99,6 +101,13 @@ def test_what_the_look_and_the_records_show_is_public(tmp_path: Path):
 
 
 WATCHED = understood(three_epochs())
+
+
+def test_code_that_says_it_is_from_a_pipe_is_not_read_there(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    line = HotLine(str(tmp_path / "pipe"), 3, "f", 0.1)
+    assert hot_lines([line])[0].code is None
+    assert training_loop([[(line.file, line.line)]]) is None
 
 
 @given(evidences(), st.floats(0, 1))

@@ -198,6 +198,15 @@ def test_attributes_that_must_not_be_asked_are_not_and_take_no_timer_away():
         timers.take_off()
 
 
+def test_a_function_that_belongs_to_no_module_has_its_own_name_alone():
+    space = {}
+    exec("def cell(x): return x", space)
+    timers = Transforms()
+    timers.put_on(Points(augment=[space["cell"]]))
+    assert [timer.name for timer in timers.timers.values()] == ["cell"]
+    timers.take_off()
+
+
 def test_what_the_script_itself_changes_meanwhile_stays_changed():
     dataset = Points(augment=[double, Add()])
     timers = Transforms()

@@ -239,7 +239,8 @@ def _name(member: Any) -> str:
     while isinstance(member, functools.partial):
         member = member.func
     if isinstance(member, (FunctionType, MethodType, BuiltinFunctionType)):
-        name = f"{member.__module__}.{member.__qualname__}"
+        made_in = member.__module__  # None for what ``exec`` made
+        name = f"{made_in}.{member.__qualname__}" if made_in else member.__qualname__
     else:
         name = qualname(member)
     # What a spawned worker's script is called there.
