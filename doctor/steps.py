@@ -7,6 +7,7 @@ the update. What lies between epochs belongs to no step.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -228,10 +229,12 @@ def _anchor(updates: Sequence[Record]) -> int:
 
 def _by_updates(updates: Sequence[Record], anchor: int | None, requests: Sequence[Record]) -> list[Step]:
     ends = [u for u in updates if anchor is None or u.obj == anchor]
+    done = sorted(u.t1 for u in updates)
+    asked = sorted(r.t0 for r in requests if r.flag == 0)
     steps = []
     for before, end in pairwise(ends):
-        inside = sum(before.t1 < u.t1 <= end.t1 for u in updates)
-        batches = sum(before.t1 <= r.t0 < end.t1 and r.flag == 0 for r in requests)
+        inside = max(0, bisect_right(done, end.t1) - bisect_right(done, before.t1))
+        batches = bisect_left(asked, end.t1) - bisect_left(asked, before.t1)
         steps.append(Step(before.t1, end.t1, 0, max(1, batches), inside))
     return steps
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -198,3 +199,14 @@ def test_an_update_that_a_scaler_skips_ends_a_step() -> None:
         script.records.append(record(Kind.OPTIMIZER, script.now, script.now + 1, flag=int(i % 3 == 0)))
         script.gap(1)
     assert [s.batches for s in find_steps(script.process).steps] == [1] * 7
+
+
+def test_what_finding_steps_takes_grows_as_their_number() -> None:
+    script = Script()
+    for _ in range(12_000):
+        script.forward(0.01)
+        script.backward(0.01)
+        script.update(0.01)
+    began = time.process_time()
+    assert len(find_steps(script.process).steps) == 11_999
+    assert time.process_time() - began < 3, "each against every other takes ten times that"
