@@ -225,6 +225,9 @@ def holm(p_values: Sequence[float], alpha: float = 0.05) -> list[bool]:
     return rejected
 
 
+_EVERY = 300  # first places of a shift that are all looked at
+
+
 def warmup(step_seconds: Sequence[float]) -> int:
     """Return how many steps at the beginning belong to the warm-up: slower, or faster, than what follows.
 
@@ -250,8 +253,14 @@ def _shift(logs: Floats, longest: int) -> int:
 
     resolution = 1e-3 * n  # differences of a thousandth are the clock's
     whole = deviation(logs) + resolution
-    split = [deviation(logs[:k]) + deviation(logs[k:]) + resolution for k in range(1, longest + 1)]
-    best = int(np.argmin(split))
+
+    def split(k: int) -> float:
+        return deviation(logs[:k]) + deviation(logs[k:]) + resolution
+
+    # Every place among the first; of those far in some, then those about the best: each costs a look at every step.
+    places = sorted({*range(1, min(longest, _EVERY) + 1), *map(int, np.geomspace(1, longest, _EVERY)), longest})
+    at = min(range(len(places)), key=lambda i: split(places[i]))
+    best = min(range(places[max(at - 1, 0)], places[min(at + 1, len(places) - 1)] + 1), key=split)
     penalty = 3.0 * math.log(n)  # place and level of the shift, and one more for having searched for it
-    apart = abs(float(np.median(logs[: best + 1]) - np.median(logs[best + 1 :])))
-    return best + 1 if n * math.log(whole / split[best]) > penalty and apart > 0.03 else 0
+    apart = abs(float(np.median(logs[:best]) - np.median(logs[best:])))
+    return best if n * math.log(whole / split(best)) > penalty and apart > 0.03 else 0

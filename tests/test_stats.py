@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -284,6 +285,15 @@ def test_slow_or_fast_first_steps_are_found_to_the_step(seed, factor, cold):
     series = steady(60, seed)
     series[:cold] = [s * factor for s in series[:cold]]
     assert stats.warmup(series) == cold
+
+
+@pytest.mark.parametrize("cold", [50, 1_777])
+def test_a_warmup_among_very_many_steps_is_found_in_little_time(cold):
+    series = steady(20_000)
+    series[:cold] = [s * 1.5 for s in series[:cold]]
+    began = time.process_time()
+    assert stats.warmup(series) == pytest.approx(cold, abs=1)
+    assert time.process_time() - began < 4, "every place of so many takes ten seconds"
 
 
 def test_a_warmup_in_stages_is_found_whole():
