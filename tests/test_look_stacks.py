@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import os
+import sys
 import threading
 import warnings
 import zlib
@@ -13,7 +15,8 @@ import pytest
 
 from fasttrain_doctor.probe.looking_code import Reader
 from fasttrain_doctor.probe.looking_facts import Clocked, in_fetches, weights
-from fasttrain_doctor.probe.looking_sampler import Sample
+from fasttrain_doctor.probe.looking_files import Counter
+from fasttrain_doctor.probe.looking_sampler import Kernel, Sample, Sampler
 from fasttrain_doctor.probe.looking_stacks import Frame, State, Wait, in_loop, outside, place, stage, waits_for
 
 FETCH = Frame("fetch.py", 54, "fetch", "torch.utils.data._utils.fetch")
@@ -279,3 +282,44 @@ def test_transforms_that_run_in_other_threads_take_no_wait_from_the_fetch():
 
 def wait_for_event(future):
     return future.result()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_threads_that_are_gone_keep_no_descriptors_and_one_that_fetches_is_among_many():
+    own = threading.get_ident()
+    sampler = Sampler(Kernel(), own_code, {}, {own: threading.get_native_id()}, bool, int, bool)
+    counter = Counter()
+    counter.begin()
+    sampler._sample(0, 1_000_000, 0)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        with threads_that_wait(4):
+            counter.begin()
+            sampler._sample(0, 1_000_000, 0)
+        counter.begin()
+        sampler._sample(0, 1_000_000, 0)
+    assert len(os.listdir("/proc/self/fd")) == before
+    with threads_that_wait(60) as many:
+        sampler.inside[many[-1].ident] = []
+        assert many[-1].ident in sampler._threads(0)
+    sampler._threads(0)
+    for known in sampler._known.values():
+        known.close()
+    counter.close()
+
+
+own_code = offset_of.__code__
+
+
+@contextlib.contextmanager
+def threads_that_wait(count: int):
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield threads
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()

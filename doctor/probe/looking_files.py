@@ -35,7 +35,10 @@ class Counter:
         """Read the counts of every Python thread, this one's last: what that costs is none of the fetch's."""
         self._before = {}
         own = threading.get_native_id()
-        for native in [n for n in self._threads() if n != own] + [own]:
+        threads = [n for n in self._threads() if n != own] + [own]
+        for native in self._fds.keys() - set(threads):
+            os.close(self._fds.pop(native))
+        for native in threads:
             reads = self._read(native)
             if reads is not None:
                 self._before[native] = reads

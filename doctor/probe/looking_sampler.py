@@ -73,6 +73,12 @@ class _Known:
     cpu: int = -1
     queue: int = 0
 
+    def close(self) -> None:
+        """Close the descriptors."""
+        for fd in (self.syscall, self.schedstat):
+            if fd >= 0:
+                os.close(fd)
+
 
 def _opened(native: int, name: str) -> int:
     try:
@@ -205,9 +211,7 @@ class Sampler:
                             sooner.enter_context(at_once())
         finally:
             for known in self._known.values():
-                for fd in (known.syscall, known.schedstat):
-                    if fd >= 0:
-                        os.close(fd)
+                known.close()
             self._known.clear()
 
     def _sample(self, sampler: int, wall: int, held: int) -> None:
@@ -250,13 +254,16 @@ class Sampler:
     def _threads(self, own: int) -> dict[int, _Known]:
         """Return the threads to sample: those given, those that fetch, and whatever others Python knows."""
         wanted = dict(self.threads)
-        for ident, thread in list(threading._active.items()):  # type: ignore[attr-defined]
+        active = list(threading._active.items())  # type: ignore[attr-defined]
+        for ident, thread in sorted(active, key=lambda entry: entry[0] not in self.inside):
             if ident != own and len(wanted) < _MOST_THREADS and thread.native_id is not None:
                 wanted.setdefault(ident, thread.native_id)
         known = self._known
+        # A script may start threads for every batch: what is kept of those that are gone would use up its descriptors.
+        for ident in [i for i, old in known.items() if wanted.get(i) != old.native]:
+            known.pop(ident).close()
         for ident, native in wanted.items():
-            old = known.get(ident)
-            if old is None or old.native != native:
+            if ident not in known:
                 known[ident] = _Known(native, _opened(native, "syscall"), _opened(native, "schedstat"))
         return {ident: known[ident] for ident in wanted}
 
