@@ -80,15 +80,19 @@ def watch() -> None:
 def _wrap(original: Any, first: bool) -> Any:
     @unseen.wraps(original)
     def change(*args: Any, **kwargs: Any) -> Any:
-        if not update.looks_for_changes:
-            return original(*args, **kwargs)
-        t0, cpu0 = clock(), thread_clock()
-        gave = original(*args, **kwargs)
         try:
-            update.changed(args[0][0] if first else args[0], t0, cpu0)
-        except Exception as error:
-            state.degraded("update", error)
-        return gave
+            if not update.looks_for_changes:
+                return original(*args, **kwargs)
+            t0, cpu0 = clock(), thread_clock()
+            gave = original(*args, **kwargs)
+            try:
+                update.changed(args[0][0] if first else args[0], t0, cpu0)
+            except Exception as error:
+                state.degraded("update", error)
+            return gave
+        except BaseException as error:
+            unseen.strip(error)
+            raise
 
     return change
 
