@@ -11,6 +11,7 @@ from fasttrain_doctor.reports.shown import Bar, Fact, Segment, Table
 WORTH = 0.02  # share of the step below which data is left out of the summary
 _LEAST = 0.01  # share of a sample below which a stage is left out of the summary's line
 _TAIL = 0.05  # share of the fetching that slow samples take from which they are named
+_QUIET = 0.05  # share of the fetching threads' time spent waiting for a core, up to which slow samples can be counted
 
 STAGE_WORDS: Mapping[str, str] = {
     "sampler": "sampler",
@@ -112,12 +113,12 @@ def tail(diagnosis: Diagnosis) -> str:
     # A thread that is put off the CPU in the middle of a sample makes it look slow.
     if known is None or known.tail is None or known.tail - (diagnosis.contention or 0.0) < _TAIL:
         return ""
-    return f"slow samples take {words.share(known.tail)} of the fetching{_which(known)}"
+    return f"slow samples take {words.share(known.tail)} of the fetching{_which(known, diagnosis.contention or 0.0)}"
 
 
-def _which(known: Fetching) -> str:
+def _which(known: Fetching, queue: float) -> str:
     said = []
-    if known.slow_share:
+    if known.slow_share and queue <= _QUIET:  # where threads queue for a core many samples are made a little slow
         said.append(f"1 in {round(1 / known.slow_share)}" if known.slow_share < 0.4 else words.share(known.slow_share))
     if known.slowest is not None and known.median is not None:
         at = f", index {known.slowest_index}" if known.slowest_index is not None else ""
