@@ -119,7 +119,8 @@ def tail(diagnosis: Diagnosis) -> str:
 def _which(known: Fetching, queue: float) -> str:
     said = []
     if known.slow_share and queue <= _QUIET:  # where threads queue for a core many samples are made a little slow
-        said.append(f"1 in {round(1 / known.slow_share)}" if known.slow_share < 0.4 else words.share(known.slow_share))
+        every = round(1 / max(known.slow_share, 1e-9))  # rarer than any window could show
+        said.append(f"1 in {every}" if known.slow_share < 0.4 else words.share(known.slow_share))
     if known.slowest is not None and known.median is not None:
         at = f", index {known.slowest_index}" if known.slowest_index is not None else ""
         said.append(f"up to {words.seconds(known.slowest)}{at}; the median is {words.seconds(known.median)}")

@@ -274,8 +274,8 @@ def test_transforms_take_what_they_say_they_take(own):
 
 def test_what_a_sample_takes_is_split_into_stages(own):
     stages = own.look.stages
-    assert stages["transform"] >= 0.003, "2 ms and 1 ms of computing"
-    assert stages["item"] >= 0.004
+    assert stages["transform"] >= 0.0027, "2 ms and 1 ms of computing, less what samples say was not theirs"
+    assert stages["item"] >= 0.0036, "of 4 ms"
     assert stages["read"] >= 0.001, "a sleep stands for a slow disk"
     assert stages["decode"] == 0
 
