@@ -201,7 +201,7 @@ class Case:
 def _floor(floor: Floor | None) -> FloorFacts | None:
     if floor is None or floor.baseline is None or floor.ceiling is None:
         return None
-    return FloorFacts(step=floor.baseline / floor.ceiling, ceiling=floor.ceiling)
+    return FloorFacts(step=floor.baseline / floor.ceiling, ceiling=floor.ceiling, baseline=floor.baseline)
 
 
 def _finding(rule: Rule, found: Finding) -> FindingFacts:

@@ -64,7 +64,7 @@ def diagnose(ctx: click.Context, /, target: tuple[str, ...], allow: str, no_tria
     if ctx.meta["misplaced"] and not given["quiet"]:
         click.echo(hint(list(target), ctx.meta["misplaced"]), err=True)
     outcome = api.diagnose(list(target), api.Options(trials=not no_trials, allow=Effect[allow.upper()], **given))
-    return told(outcome, as_json=given["json"])
+    return told(outcome, as_json=given["json"], quiet=given["quiet"])
 
 
 @cli.command()
@@ -186,7 +186,7 @@ def demo(keep: bool, quiet: bool) -> int:
     with place(keep=keep) as said:
         click.echo(said, err=True)
         outcome = api.diagnose([SCRIPT], api.Options(quiet=quiet))
-        code = told(outcome, as_json=False)
+        code = told(outcome, as_json=False, quiet=quiet)
         click.echo(f"in: {Path.cwd()}{'' if keep else ' (its photos are removed now; --keep keeps them)'}")
     return code
 

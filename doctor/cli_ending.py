@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fasttrain_doctor.errors import DoctorError, Exit
+from fasttrain_doctor.errors import DoctorError, Exit, ScriptFailed
 from fasttrain_doctor.writing import full
 
 if TYPE_CHECKING:
     from fasttrain_doctor.api import Outcome
+    from fasttrain_doctor.run import Run
 
 NAME = "fasttrain-doctor"
 STDOUT = 1  # its descriptor
+_TRACEBACK = 30  # lines of a failed script's standard error that are shown where it was kept quiet
 SIGPIPE = 141  # what a shell reports for a program that its reader left
 
 
@@ -77,7 +79,7 @@ def standard_streams() -> None:
                 stream.reconfigure(errors="backslashreplace")  # an ASCII locale knows no micro sign
 
 
-def told(outcome: Outcome, *, as_json: bool) -> int:
+def told(outcome: Outcome, *, as_json: bool, quiet: bool) -> int:
     """Print what came of a diagnosis and return its exit code.
 
     Standard output gets the summary, or the JSON; standard error gets what kept the script from being measured.
@@ -93,11 +95,22 @@ def told(outcome: Outcome, *, as_json: bool) -> int:
         report = str(outcome.run.report) if outcome.run else None
         console.show(view.view(outcome.diagnosis, outcome.run.samples() if outcome.run else ()), sys.stdout, report)
     if outcome.error is not None:
+        if quiet and outcome.run is not None and isinstance(outcome.error, ScriptFailed):
+            click.echo(_last_words(outcome.run), err=True)  # its output was not shown as it came
         _say(outcome.error.slug, str(outcome.error))
     elif outcome.exit == Exit.INTERRUPTED:
         kept = f"; what was measured is in {outcome.run.folder}" if outcome.run else ""
         _say("interrupted", f"stopped on request{kept}")
     return outcome.exit
+
+
+def _last_words(run: Run) -> str:
+    """Return the end of what the script wrote to standard error: its traceback, most often."""
+    try:
+        lines = run.stderr_log.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-_TRACEBACK:])
 
 
 def _say(slug: str, message: str) -> None:

@@ -223,10 +223,11 @@ class Ranks:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FloorFacts:
-    """The step with one cached batch replayed, and how many times faster that is."""
+    """The step with one cached batch replayed, how many times faster that is, and than which step measured in turn."""
 
     step: float
     ceiling: float
+    baseline: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

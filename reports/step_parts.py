@@ -157,7 +157,7 @@ def timeline(diagnosis: Diagnosis) -> Timeline | None:
 
 
 def _warmup_words(warmup: int) -> str:
-    return f"The first {words.count(warmup, 'step')} warmed up and are not in the means." if warmup else ""
+    return f"The first {words.count(warmup, 'step')} warmed up, and count in no mean." if warmup else ""
 
 
 def hot_lines(diagnosis: Diagnosis) -> Table | None:

@@ -21,6 +21,8 @@ from fasttrain_doctor.reports import (
 )
 from fasttrain_doctor.reports.shown import Alert, Fact, ReportView
 
+_SAME = 0.1  # share of the step by which another window's may differ and count as the same
+
 _MACHINE_LABELS = {
     "platform": "system", "cores": "CPU cores usable", "logical_cores": "CPU cores present", "memory": "memory",
     "memory_free": "memory free at the start", "shm_free": "shared memory free at the start", "python": "Python",
@@ -133,7 +135,15 @@ def _floor_line(diagnosis: Diagnosis) -> str:
         return ""
     ceiling = f"{diagnosis.floor.ceiling:.1f}x" if diagnosis.floor.ceiling >= 1.05 else "nothing to gain"
     said = f"at most {ceiling} from the data side" if ceiling.endswith("x") else f"{ceiling} from the data side"
-    return f"floor {words.seconds(diagnosis.floor.step)}: {said}"
+    return f"floor {words.seconds(diagnosis.floor.step)}{_when(diagnosis)}: {said}"
+
+
+def _when(diagnosis: Diagnosis) -> str:
+    """Name the step that the floor was measured in turn with, where it is not the one shown: the machine had changed."""
+    floor, step = diagnosis.floor, diagnosis.step
+    if floor is None or step is None or abs(floor.baseline - step.mean) <= _SAME * step.mean:
+        return ""
+    return f" where the step was {words.seconds(floor.baseline)}"
 
 
 def _noise(diagnosis: Diagnosis) -> str:

@@ -200,7 +200,7 @@ SUCCESS = Diagnosis(
         gpu_slowed_by={},
     ),
     debug=[],
-    floor=FloorFacts(step=0.041, ceiling=2.88),
+    floor=FloorFacts(step=0.041, ceiling=2.88, baseline=0.118),
     findings=[
         FindingFacts(
             code="IO001",

@@ -55,7 +55,7 @@ NOTHING_TO_GAIN = replace(
     epoch=replace(
         SUCCESS.epoch, start=None, eval=None, checkpoint=None, logging=None, other=None, whole=None, shares=None
     ),
-    floor=FloorFacts(step=0.2129, ceiling=1.01),
+    floor=FloorFacts(step=0.2129, ceiling=1.01, baseline=0.215),
     findings=[],
     trials=[],
     tuned=None,
@@ -82,7 +82,7 @@ NO_PROVEN_GAIN = replace(
         "other": 0.001,
     },
     data=0.003,
-    floor=FloorFacts(step=0.115, ceiling=1.03),
+    floor=FloorFacts(step=0.115, ceiling=1.03, baseline=0.1185),
 )
 
 CANDIDATE = replace(

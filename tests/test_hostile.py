@@ -81,6 +81,12 @@ def test_a_script_that_never_trains_is_explained(doctor: Doctor, script: str, co
     assert gone(str(doctor.folder))
 
 
+def test_the_traceback_of_a_script_that_was_kept_quiet_is_shown(doctor: Doctor) -> None:
+    result = doctor("import torch\nimport nothing_of_this_name", options=("--no-trials", "--json", "--quiet"))
+    assert result.code == 1
+    assert "ModuleNotFoundError: No module named 'nothing_of_this_name'" in result.stderr
+
+
 def test_a_script_that_fails_while_it_is_profiled_has_been_measured(doctor: Doctor) -> None:
     result = doctor(loop(each="if step == 62: os.abort()"))
     assert result.code == 0, result.stderr

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fasttrain_doctor.diagnosis import FindingFacts, Interval, NotMeasured, Ranks
+from fasttrain_doctor.diagnosis import FindingFacts, FloorFacts, Interval, NotMeasured, Ranks
 from fasttrain_doctor.reports import words
 from fasttrain_doctor.reports.hardware_parts import charts
 from fasttrain_doctor.reports.sentence import kicker, sentence
@@ -250,3 +250,10 @@ def test_what_pressed_on_the_machine_is_told_in_its_units():
     assert told["tasks waited for a disk"] == "44%"
     assert told["read from disks"] == "62.0 MiB/s"
     assert view(SAMPLES["failed"]).pressure == ()
+
+
+def test_the_floor_names_the_step_it_was_measured_in_turn_with_where_that_is_another_than_the_one_shown() -> None:
+    floor = FloorFacts(step=0.016, ceiling=8.6, baseline=0.139)
+    elsewhen = replace(SUCCESS, floor=floor)
+    assert view(elsewhen).floor_line == "floor 16.0 ms where the step was 139 ms: at most 8.6x from the data side"
+    assert "where the step was" not in view(SUCCESS).floor_line
