@@ -60,8 +60,13 @@ def train_forked(net):
         opt.zero_grad(); loss_of(net(x), y).backward(); opt.step()
 net = Net(); net.share_memory()
 forked = [torch.multiprocessing.get_context("fork").Process(target=train_forked, args=(net,)) for _ in range(2)]
+"""
+TOGETHER = """
 for p in forked: p.start()
 for p in forked: p.join()
+"""
+IN_TURN = """
+for p in forked: p.start(); p.join()
 """
 
 
@@ -95,14 +100,19 @@ def test_ranks_of_torchrun_are_recorded_and_the_others_wait_is_a_collectives(tmp
     assert_sums(waited)
 
 
-def test_trainers_that_the_script_forks_are_followed(tmp_path: Path) -> None:
-    """As Hogwild's are: the first process trains nothing, and workers of a trainer's loader are no trainers."""
-    seen = watch(HEAD + FORKED, tmp_path)
+@pytest.mark.parametrize("started", [TOGETHER, IN_TURN], ids=["together", "in turn"])
+def test_trainers_that_the_script_forks_are_followed(started: str, tmp_path: Path) -> None:
+    """As Hogwild's are: the first process trains nothing, and workers of a trainer's loader are no trainers.
+
+    One is driven; one that begins when that has ended finds nobody to wait for.
+    """
+    seen = watch(HEAD + FORKED + started, tmp_path)
     assert len(seen.recorded.trainers) == 2
     assert seen.watched.ranks.reported == 2
     assert seen.steps == 12
     assert len(seen.watched.workers) == 1
     assert seen.recorded.degraded() == []
+    assert seen.code == 0
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])

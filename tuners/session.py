@@ -172,21 +172,28 @@ class Session:
                 line.sendall(b'{"do": "free"}\n')
             self._others.append(line)
 
+    def _hang_up(self) -> None:
+        """Let go on unpaused whoever has called or calls from now on: the process that was driven has ended."""
+        if self._line is not None and self._listener.fileno() >= 0:
+            self._refuse_others()
+            self._listener.close()
+
     def _receive(self, line: socket.socket, deadline: float) -> dict[str, Any] | None:
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            ready, _, _ = select.select([line, self._listener], [], [], min(left, 0.5))
+            waited = [line, self._listener] if self._listener.fileno() >= 0 else [line]
+            ready, _, _ = select.select(waited, [], [], min(left, 0.5))
             if self._listener in ready and self._line is not None:
                 self._refuse_others()
             if line not in ready:
                 continue
-            try:
+            data = b""
+            with contextlib.suppress(OSError):
                 data = line.recv(1 << 16)
-            except OSError:
-                return None
             if not data:
+                self._hang_up()
                 return None
             self._buffer += data
         text, _, self._buffer = self._buffer.partition(b"\n")
