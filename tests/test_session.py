@@ -170,6 +170,8 @@ def test_a_script_that_ends_by_itself_ends_the_session_and_its_stopped_workers(t
         driven.block({}, 4)
         with pytest.raises(SessionEnded, match="ended"):
             driven.block({}, 100)
+        with pytest.raises(SessionEnded, match="ended"):  # and is as over for whoever asks again
+            watched.ask({"do": "border"}, 5)
         assert watched.child.wait(30) == 0
         assert not [p for p in watched.child.processes() if p != watched.child.pid]
     assert settings_seen(tmp_path)[-1] == "trained"

@@ -157,6 +157,7 @@ class Session:
         try:
             self._line.sendall(json.dumps(command).encode() + b"\n")
         except OSError as error:
+            self._hang_up()
             raise SessionEnded("the script ended") from error
         answer = self._receive(self._line, deadline)
         if answer is None:
@@ -166,7 +167,7 @@ class Session:
 
     def _refuse_others(self) -> None:
         """Let further processes that train go on unpaused: one drives, the others follow it."""
-        while select.select([self._listener], [], [], 0)[0]:
+        while self._listens and select.select([self._listener], [], [], 0)[0]:
             line, _ = self._listener.accept()
             with contextlib.suppress(OSError):
                 line.sendall(b'{"do": "free"}\n')
@@ -174,16 +175,19 @@ class Session:
 
     def _hang_up(self) -> None:
         """Let go on unpaused whoever has called or calls from now on: the process that was driven has ended."""
-        if self._line is not None and self._listener.fileno() >= 0:
-            self._refuse_others()
-            self._listener.close()
+        self._refuse_others()
+        self._listener.close()
+
+    @property
+    def _listens(self) -> bool:
+        return self._listener.fileno() >= 0
 
     def _receive(self, line: socket.socket, deadline: float) -> dict[str, Any] | None:
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            waited = [line, self._listener] if self._listener.fileno() >= 0 else [line]
+            waited = [line, self._listener] if self._listens else [line]
             ready, _, _ = select.select(waited, [], [], min(left, 0.5))
             if self._listener in ready and self._line is not None:
                 self._refuse_others()
@@ -193,7 +197,8 @@ class Session:
             with contextlib.suppress(OSError):
                 data = line.recv(1 << 16)
             if not data:
-                self._hang_up()
+                if line is self._line:  # not one that calls and leaves before it was heard
+                    self._hang_up()
                 return None
             self._buffer += data
         text, _, self._buffer = self._buffer.partition(b"\n")
