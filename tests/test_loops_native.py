@@ -50,5 +50,7 @@ def test_a_decoders_own_thread_prepares_from_its_first_moment_on(tmp_path: Path)
 def test_threads_of_the_training_that_spin_on_decode_nothing(tmp_path: Path) -> None:
     seen = watch(HEAD + SLEEPS + TRAINS, tmp_path, env={"OMP_NUM_THREADS": "2"})
     assert seen.steps == 30
-    assert seen.phase(Phase.IO) > 0.006  # two waits of 4 ms
+    assert (
+        seen.phase(Phase.IO) > 0.005
+    )  # two waits of 4 ms, less what the threads could have decoded until they are known
     assert_sums(seen.breakdown)
