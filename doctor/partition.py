@@ -172,9 +172,9 @@ def _neighbour(flat: Sequence[Piece], i: int, way: int, kinds: frozenset[Kind], 
 def _gap(flat: Sequence[Piece], i: int, before_forward: str | None, by_hand: bool) -> str:
     """Label what no record covers by what came before it and what comes next.
 
-    ``zero_grad``, clipping, copies, spans and pauses say nothing of it. The loss lies between forward and backward, where the next
-    batch may be fetched as well; a model without modules between its batch and its backward. Where no loader is asked,
-    the next batch is made before a forward, or after one that gave the loss itself.
+    ``zero_grad``, clipping, copies, spans and pauses say nothing of it. The loss lies between forward and backward, where
+    the next batch may be fetched as well; a model without modules between its batch and its backward. Where no loader is
+    asked, the next batch is made before a forward, or after one that gave the loss itself.
     """
     asks = before_forward is None
     updated = _update_by_hand(flat, i)

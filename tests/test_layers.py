@@ -184,7 +184,7 @@ def test_only_run_knows_the_names_of_files_in_a_run_directory():
     assert not told
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *sorted((ROOT / "tests").glob("*.py"))], ids=shown)
+@pytest.mark.parametrize("path", [*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))], ids=shown)
 def test_a_file_is_short_enough_to_be_read_at_one_sitting(path):
     lines = path.read_text().count("\n")
     assert lines <= 400

@@ -126,9 +126,8 @@ def by_itself(case: Case, folder: Path) -> Outcome:
         try:
             stdout, stderr = started.communicate(timeout=170)
         except subprocess.TimeoutExpired:
-            os.killpg(
-                started.pid, signal.SIGTERM
-            )  # a launcher takes its ranks along, which are in sessions of their own
+            # A launcher takes its ranks along, which are in sessions of their own.
+            os.killpg(started.pid, signal.SIGTERM)
             raise
     return Outcome(started.returncode, stdout.decode(), stderr.decode(), _files(folder))
 
