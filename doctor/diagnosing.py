@@ -93,16 +93,15 @@ class Diagnosing:
             if not self.watch(session):
                 return
             case = self.case
+            profiling.profile(self, session)  # it takes fewer steps: a short script may not have them for both
             looking.look(self, session)
             world = case.watched.ranks.world if case.watched is not None else 1
             if world > 1:
                 why = f"{world} ranks train together: blocks of one rank alone compare nothing"
                 case.missing("floor", why)
                 case.missing("trials", why)
-                profiling.profile(self, session)
                 self.judge()
                 return
-            profiling.profile(self, session)
             bench = self._bench(session)
             self.replay(bench)
             self.judge()

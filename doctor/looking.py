@@ -1,4 +1,4 @@
-"""The look inside, from the parent's side: between the observed window and the profiled steps, never in a comparison."""
+"""The look inside, from the parent's side: after the observed window and the profiled steps, never in a comparison."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fasttrain_doctor import endings
 from fasttrain_doctor.case import Case
 from fasttrain_doctor.gather import Watched
 from fasttrain_doctor.look import look_of, looked, pending, waits_of, why_not_timed, with_locks
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 SECONDS = 2.0  # that a look takes at least, and twice that at most
 STEPS = 30  # that are enough
+FEWEST = 5  # of a script that ended meanwhile, below which they tell nothing
 SHARE = 0.08  # of what is left of the budget: more is not spent on it
 _WRITING = 3.0  # seconds that workers may take to write what they saw
 
@@ -39,12 +41,25 @@ def look(work: Diagnosing, session: Session) -> None:
         command = {"do": "look", "steps": STEPS, "seconds": most / 2}
         answer = session.ask(command, work.patience() + 2 * most + 20 * step)
     except SessionEnded as ended:
-        case.missing("look", ended.reason)
+        _as_far_as_it_got(work, watched, ended.reason)
+        if status := session.child.wait(2):
+            work.note_failure(endings.how(status))
         return
     if "failed" in answer:
         case.missing("look", str(answer["failed"]))
         return
     understand(case, watched, _read(work.writer.run.probe), int(answer["steps"]))
+
+
+def _as_far_as_it_got(work: Diagnosing, watched: Watched, reason: str) -> None:
+    """Make what can be made of a look in which the script has ended: it writes what it saw as it ends."""
+    recorded = _read(work.writer.run.probe)
+    facts = looked(recorded, watched)
+    steps = int(facts[0]["steps"]) if facts else 0
+    if steps < FEWEST:
+        work.case.missing("look", reason)
+    else:
+        understand(work.case, watched, recorded, steps)
 
 
 def _read(probe: Path) -> Recorded:

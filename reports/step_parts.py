@@ -157,7 +157,9 @@ def timeline(diagnosis: Diagnosis) -> Timeline | None:
 
 
 def _warmup_words(warmup: int) -> str:
-    return f"The first {words.count(warmup, 'step')} warmed up, and count in no mean." if warmup else ""
+    if not warmup:
+        return ""
+    return f"Left out of the means, as warm-up: the first {words.count(warmup, 'step')}."
 
 
 def hot_lines(diagnosis: Diagnosis) -> Table | None:

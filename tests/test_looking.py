@@ -30,10 +30,11 @@ class Work:
 
 
 class Session:
-    """Answers one command."""
+    """Answers one command; a script that has ended did so without an error."""
 
     def __init__(self, answer):
         self.answer, self.asked = answer, []
+        self.child = SimpleNamespace(wait=lambda seconds: 0)
 
     def ask(self, command, timeout):
         self.asked.append(command)
@@ -76,6 +77,18 @@ def test_one_ranks_inside_is_not_told_as_anothers(tmp_path):
     work = Work(tmp_path)
     looking.look(work, Session({"steps": 10}))
     assert work.reasons == {"look": "only one rank can be looked into, and it is not the slowest"}
+
+
+@pytest.mark.parametrize(("steps", "reasons"), [(12, {}), (2, {"look": "the script ended"})])
+def test_of_a_script_that_ends_in_it_counts_what_was_seen_until_then(tmp_path, monkeypatch, steps, reasons):
+    fact = {"fact": "look", "pid": 7, "parent": None, **IDLE, "steps": steps}
+    (tmp_path / "7.jsonl").write_text(json.dumps(fact) + "\n")
+    work = Work(tmp_path)
+    work.case.watched.breakdown = BREAKDOWN
+    monkeypatch.setattr(looking, "replace", lambda watched, breakdown: SimpleNamespace(breakdown=breakdown))
+    looking.look(work, Session(SessionEnded("the script ended")))
+    assert work.reasons == reasons
+    assert (work.case.look.steps if work.case.look else None) == (None if reasons else steps)
 
 
 def test_what_was_seen_and_the_waits_for_locks_are_put_into_the_case(tmp_path, monkeypatch):

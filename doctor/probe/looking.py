@@ -1,4 +1,4 @@
-"""The short look inside: between the observed window and the profiled steps every process samples itself for a while.
+"""The short look inside: after the observed window and the profiled steps every process samples itself for a while.
 
 The training process begins and ends it; its workers learn of it from one byte of a file that all map (odd: on), which
 their fetches look at anyway. Each process writes one ``look`` fact when it is over. Nothing of it is ever on inside a
@@ -58,6 +58,7 @@ class Look:
     began: int = field(default_factory=clock)
     usual: float = field(default_factory=sys.getswitchinterval)
     searched: bool = False  # for transforms
+    begun_at: int = 0  # steps that the loop had taken before
     samples: int = 0
     fetches: int = 0
     fetch_ns: int = 0
@@ -288,7 +289,7 @@ def begin(loop: Any) -> Look:
     global _look
     import atexit
 
-    _look = look = Look(flag[0] + 1 & 0xFF | 1, main=True)
+    _look = look = Look(flag[0] + 1 & 0xFF | 1, main=True, begun_at=loop.steps)
     flag[0] = look.generation
     try:
         native = next((t.native_id for i, t in threading._active.items() if i == loop.thread), None)  # type: ignore[attr-defined]

@@ -232,6 +232,7 @@ def facts(look: Look) -> dict[str, Any]:
         "parent": _parent(),
         "worker": state.recorder.worker,
         "loader": state.recorder.loader,
+        "steps": state.loop.steps - look.begun_at,
         "samples": look.samples,
         "fetches": look.fetches,
         "fetch": look.fetch_ns / 1e9,
